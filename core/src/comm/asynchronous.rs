@@ -13,8 +13,8 @@ impl Communicator {
     /// Begins the call that `make` makes of a buffer, which it owns until it has ended.
     ///
     /// # Errors
-    /// The failure of the communicator; `Usage` for what could not be carried out, and for a call of
-    /// another buffer than the one that `make` is given.
+    /// The failure of the communicator; `Usage` for what could not be carried out, and for a call
+    /// of another buffer than the one that `make` is given.
     pub fn begin<'c, T: Element>(
         &self,
         buffer: impl Into<Region<T>>,

@@ -2,10 +2,10 @@
 //!
 //! Blocks lie one after another, in rank order. The uneven calls are told how many elements each
 //! has: an all-gather and a reduce-scatter the counts of all ranks, which all ranks give alike; an
-//! all-to-all what this rank sends to each rank and gets from each. A block of rank r has `counts[r]`
-//! elements, and the buffer with all blocks their sum. What does not fit is refused as `Usage`: a
-//! length, another number of counts than ranks, and in an all-to-all another count of what a rank
-//! sends to itself than of what it receives.
+//! all-to-all what this rank sends to each rank and gets from each. A block of rank r has
+//! `counts[r]` elements, and the buffer with all blocks their sum. What does not fit is refused as
+//! `Usage`: a length, another number of counts than ranks, and in an all-to-all another count of
+//! what a rank sends to itself than of what it receives.
 
 use crate::comm::{Collective, Communicator, Reduction};
 use crate::error::Result;
@@ -125,8 +125,8 @@ impl Communicator {
         self.run(Collective::all_to_all(input, output))
     }
 
-    /// Like [`all_to_all`](Self::all_to_all): the block for rank r is replaced by the one that rank r
-    /// has for this rank.
+    /// Like [`all_to_all`](Self::all_to_all): the block for rank r is replaced by the one that rank
+    /// r has for this rank.
     ///
     /// # Errors
     /// As `all_to_all`.
@@ -161,8 +161,8 @@ impl Communicator {
 
     /// `root`'s `output` becomes all ranks' `input`, in rank order.
     ///
-    /// Others than the root hear from no rank: that they named another root, or called something else,
-    /// is found at a later call, at `finish()` at the latest.
+    /// Others than the root hear from no rank: that they named another root, or called something
+    /// else, is found at a later call, at `finish()` at the latest.
     ///
     /// There it is `nranks` times as long as `input`. That of the other ranks is not touched and
     /// may be empty.
@@ -184,8 +184,8 @@ impl Communicator {
 
     /// Rank r's `output` becomes block r of the `input` of `root`.
     ///
-    /// The root hears from no rank: that others named another root, or called something else, is found
-    /// at a later call, at `finish()` at the latest.
+    /// The root hears from no rank: that others named another root, or called something else, is
+    /// found at a later call, at `finish()` at the latest.
     ///
     /// There it is `nranks` times as long as `output`. That of the other ranks is not read and may
     /// be empty.

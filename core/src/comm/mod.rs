@@ -196,8 +196,8 @@ impl Communicator {
     /// Every rank's `output` becomes the reduction of all ranks' `input`.
     ///
     /// # Errors
-    /// `Usage` if the lengths differ, or for a pre-multiplied sum without a factor; otherwise the failure of the communicator, which takes no
-    /// further calls after it.
+    /// `Usage` if the lengths differ, or for a pre-multiplied sum without a factor; otherwise the
+    /// failure of the communicator, which takes no further calls after it.
     pub fn all_reduce<T: Element>(
         &self,
         input: &[T],

@@ -33,7 +33,9 @@ impl Communicator {
     /// # let comm = ccl::Communicator::from_env()?;
     /// use ccl::{Collective, ReduceOp};
     /// let zeros = vec![0.0_f32; 1000];
-    /// let mut sum = comm.prepare(zeros, |all| Collective::all_reduce_in_place(all, ReduceOp::Sum))?;
+    /// let mut sum = comm.prepare(zeros, |all| {
+    ///     Collective::all_reduce_in_place(all, ReduceOp::Sum)
+    /// })?;
     /// for step in 0..100 {
     ///     sum.buffer().fill(step as f32);
     ///     sum.run()?;
@@ -43,8 +45,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// `Usage` for what could not be carried out, and for a call of another buffer than the one that
-    /// `make` is given.
+    /// `Usage` for what could not be carried out, and for a call of another buffer than the one
+    /// that `make` is given.
     pub fn prepare<'c, T: Element>(
         &self,
         buffer: impl Into<Region<T>>,
