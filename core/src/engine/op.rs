@@ -169,7 +169,11 @@ impl Op {
         self.check
     }
     /// Its descriptor with the elements of a mean block, which histograms are of.
+    #[inline]
     pub(super) fn counted(&self) -> Descriptor {
+        if !self.descriptor.uneven {
+            return self.descriptor;
+        }
         let count = self.bytes() / self.descriptor.dtype.size() as u64;
         Descriptor { count, ..self.descriptor }
     }
