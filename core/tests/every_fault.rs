@@ -9,8 +9,9 @@
 )]
 
 mod cases;
+mod golden;
 
-use cases::{Case, KINDS, golden_of, run};
+use cases::{Case, KINDS, run};
 use ccl::engine::{Cause, Failure};
 use ccl::event::{Digest, Script};
 use ccl::plan::Topology;
@@ -124,7 +125,7 @@ fn golden_event_scripts_of_failures() {
         [Rank(0), Rank(1)].into_iter().for_each(|rank| case.call(&mut cluster, rank));
         let Outcome::Failed(_, failure) = cluster.run() else { panic!("{name} went through") };
         assert!(wanted(&failure.cause), "{name}: {failure:?}");
-        golden_of(name, &cluster, 2);
+        golden::golden_of(name, &cluster, 2);
     };
     fails("failed_gone", Fault::Close { at: 2 }, |cause| *cause == Cause::Link(LinkFault::Gone));
     fails("failed_mismatch", Fault::Corrupt { at: 2 }, |cause| matches!(cause, Cause::Mismatch { .. }));
@@ -142,6 +143,6 @@ fn golden_event_scripts_of_failures() {
         assert!(matches!(cluster.run(), Outcome::Stuck(_)));
         let cause = Cause::External(ccl::Error::new(kind, "as the test says"));
         cluster.fail(Rank(0), Failure { cause, op: None, peer: Some(Rank(1)), channel: None });
-        golden_of(name, &cluster, 2);
+        golden::golden_of(name, &cluster, 2);
     }
 }

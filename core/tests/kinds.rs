@@ -8,8 +8,9 @@
 )]
 
 mod cases;
+mod golden;
 
-use cases::{Case, KINDS, golden_of, run};
+use cases::{Case, KINDS, run};
 use ccl::collective::OwnedTerms;
 use ccl::engine::Cause;
 use ccl::event::{Digest, Script};
@@ -233,5 +234,5 @@ fn golden(name: &str, case: &Case) {
     let mut cluster = Cluster::<Script>::new(case.topology.clone(), 3, (0, 0), &[]);
     (0..n).map(Rank).for_each(|rank| case.call(&mut cluster, rank));
     assert_eq!(cluster.run(), Outcome::Finished);
-    golden_of(name, &cluster, n);
+    golden::golden_of(name, &cluster, n);
 }

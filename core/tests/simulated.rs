@@ -7,7 +7,7 @@
     reason = "a test may panic, and says how many cases it ran"
 )]
 
-use std::fmt::Write as _;
+mod golden;
 
 use ccl::engine::{Cause, Mover};
 use ccl::event::{Digest, Script, Subscriber};
@@ -307,18 +307,6 @@ fn golden_event_scripts() {
             cluster.call(rank, request, shape, &input, false);
         }
         assert_eq!(cluster.run(), Outcome::Finished);
-        let mut text = String::new();
-        for rank in (0..n).map(Rank) {
-            writeln!(text, "rank {rank}").unwrap();
-            for event in &cluster.engine(rank).events().0 {
-                writeln!(text, "  {event:?}").unwrap();
-            }
-        }
-        let path = format!("{}/tests/golden/{name}.txt", env!("CARGO_MANIFEST_DIR"));
-        if ccl::config::environment("BLESS").is_some() {
-            std::fs::write(&path, &text).unwrap();
-        }
-        let golden = std::fs::read_to_string(&path).unwrap_or_default();
-        assert_eq!(text, golden, "{name} changed: look at it, then run with BLESS=1");
+        golden::golden_of(name, &cluster, n);
     }
 }

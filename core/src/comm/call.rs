@@ -233,7 +233,7 @@ impl<'a, 'c> Collective<'a, 'c> {
         let is_root = inner.rank == root;
         let count = match (self.counts, self.buffers) {
             (Some(_), _) if kind == CollKind::AllToAll => 0,
-            // What is too large is refused by `CallTerms::check`.
+            // `CallTerms::check` refuses a sum that is too large.
             (Some(counts), _) => counts.iter().fold(0, |all: usize, count| all.saturating_add(*count)),
             // Of a gather and a scatter only the buffer of the root has a block for each rank.
             (None, Buffers::One(buffer)) if kind.has_blocks() && (is_root || !kind.has_root()) => {
@@ -395,7 +395,7 @@ mod tests {
             let config = Config { name: "test".into(), settings: Some(settings) };
             let comm = Communicator::init(&id, 0, 1, config).unwrap();
             assert_eq!(comm.inner.driver().unwrap().engine.has_checksums(), expect);
-            // What is sent is lent to devices as a whole.
+            // Devices are lent the whole of the data to send.
             let mut region = Region::from(vec![1_u8; 100]);
             let send = Owning::of(&comm.inner, &mut region, |all| Collective::send(&all[..60], Rank(0)));
             let asked = send.unwrap().asked(region.view_mut());

@@ -14,7 +14,7 @@ pub struct Scaling {
     /// floats of fewer bits than 32, those of an `f32`.
     pub(super) scaled: u8,
     pub(super) factor: u64,
-    /// What the result is divided by.
+    /// The divisor of the result.
     pub(super) divisor: u32,
 }
 

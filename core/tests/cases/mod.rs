@@ -1,9 +1,7 @@
 //! Calls of every kind on simulated ranks: drawn, made, and compared with their definition.
 
-use std::fmt::Write as _;
-
 use ccl::collective::OwnedTerms;
-use ccl::event::{Script, Subscriber};
+use ccl::event::Subscriber;
 use ccl::plan::{Shape, Topology, select};
 use ccl::seed::Seed;
 use ccl::simulate::{Cluster, LaneFault, Outcome};
@@ -122,21 +120,4 @@ pub(crate) fn run<S: Subscriber + Default>(
     (0..case.topology.nranks()).map(Rank).for_each(|rank| case.call(&mut cluster, rank));
     let outcome = cluster.run();
     (cluster, outcome)
-}
-
-/// Compares the events of all ranks with a text file in the repository.
-pub(crate) fn golden_of(name: &str, cluster: &Cluster<Script>, n: u32) {
-    let mut text = String::new();
-    for rank in (0..n).map(Rank) {
-        writeln!(text, "rank {rank}").unwrap();
-        for event in &cluster.engine(rank).events().0 {
-            writeln!(text, "  {event:?}").unwrap();
-        }
-    }
-    let path = format!("{}/tests/golden/{name}.txt", env!("CARGO_MANIFEST_DIR"));
-    if ccl::config::environment("BLESS").is_some() {
-        std::fs::write(&path, &text).unwrap();
-    }
-    let golden = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(text, golden, "{name} changed: look at it, then run with BLESS=1");
 }

@@ -61,7 +61,7 @@ pub(super) fn execute(
     model.check()
 }
 
-/// What the step that has all contributions makes of a sum, as it would divide an average.
+/// Stands for the division of an average: what the step with all contributions stores.
 const fn finished(sum: i64) -> i64 {
     sum.wrapping_mul(0x5851_f42d)
 }
