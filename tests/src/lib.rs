@@ -15,6 +15,8 @@
 //! | [`scripts`], [`steps`] | scenarios with the steps of every rank: the files, and the steps |
 //! | [`conduct`], [`said`] | running them on processes; what a rank said, and what it must say |
 //! | [`covering`] | covering arrays: few rows of settings that have all pairs of them |
+//! | [`perf`] | `ccl-perf` as the ranks of a job, which check what they get |
+//! | [`relay`] | a relay between two hosts that harms one message |
 //! | [`deaths`] | rounds of `kill -9`: errors of the survivors, how soon, what remains |
 //! | [`life`] | communicators made from one another, shrunk, grown and revoked |
 //! | [`fault_table`] | one fault of each kind on two hosts, and what is said of it |
@@ -47,9 +49,11 @@ pub mod nvtx;
 pub mod orders;
 pub mod other_user;
 pub mod otlp;
+pub mod perf;
 pub mod perfetto;
 pub mod processes;
 pub mod programs;
+pub mod relay;
 pub mod rotel;
 pub mod said;
 pub mod scenario;

@@ -1,15 +1,14 @@
 //! `ccl-perf` on rows of settings that cover all pairs of them: every kind, type and operator,
 //! ranks as processes, over shared memory, sockets, and sockets between two namespaces. Nothing is
 //! wrong; a planted fault is. The long size has larger sizes.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
 use ccl::config::environment;
 use ccl_tests::covering;
 use ccl_tests::hosts::Hosts;
-use ccl_tests::job::free_port;
-use ccl_tests::programs::{program, text};
+use ccl_tests::perf::Ranks;
+use ccl_tests::programs::text;
 
 const KINDS: [&str; 12] = [
     "all_reduce",
@@ -117,38 +116,13 @@ impl Run {
 
     /// Runs it as processes; what each rank wrote and how it ended, rank 0 first.
     fn carry_out(&self, more: &str, hosts: Option<&Hosts>) -> Vec<Output> {
-        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-        let port = free_port();
+        let mut variables =
+            vec![("CCL_ALGO", self.algorithm.to_string()), ("CCL_CHECKSUM", self.checksum.to_string())];
+        if self.network == "socket" {
+            variables.push(("CCL_TRANSPORT", "socket".to_string()));
+        }
         let hosts = hosts.filter(|_| self.network == "namespaces");
-        let start = |rank: u32| {
-            // Rank 0 is on the first host, at its address.
-            let host = usize::from(rank >= self.nranks.div_ceil(2));
-            let words = hosts.map_or_else(Vec::new, |hosts| hosts.on(host));
-            let mut command = match words.split_first() {
-                None => Command::new(program("ccl-perf")),
-                Some((first, words)) => {
-                    let mut command = Command::new(first);
-                    command.args(words).arg(program("ccl-perf"));
-                    command.env("CCL_HOSTID", ["a", "b"][host]).env("CCL_JOB_SECRET", "of this test");
-                    command.env("MASTER_ADDR", "10.231.7.1").env("MASTER_PORT", port.to_string());
-                    command
-                }
-            };
-            if hosts.is_none() {
-                command.env("CCL_RENDEZVOUS_FILE", folder.path().join("id"));
-            }
-            if self.network == "socket" {
-                command.env("CCL_TRANSPORT", "socket");
-            }
-            command.args(self.line().split_whitespace()).args(more.split_whitespace());
-            command.env("RANK", rank.to_string()).env("WORLD_SIZE", self.nranks.to_string());
-            command.env("CCL_RUNTIME_DIR", folder.path()).env("CCL_DEBUG", "NONE");
-            command.env("CCL_INIT_TIMEOUT", "120").env("CCL_TIMEOUT", "120");
-            command.env("CCL_ALGO", self.algorithm).env("CCL_CHECKSUM", self.checksum);
-            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-        };
-        let ranks: Vec<_> = (0..self.nranks).map(start).collect();
-        ranks.into_iter().map(|rank| rank.wait_with_output().unwrap()).collect()
+        Ranks { nranks: self.nranks, line: format!("{} {more}", self.line()), hosts, variables }.start().end()
     }
 
     /// What is wrong, if anything is, and the number of rows that were measured.

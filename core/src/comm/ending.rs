@@ -24,7 +24,7 @@ impl Inner {
         driver.asked.append(&mut lock(&self.shared.asked));
         let decision = lock(&self.shared.decision).clone();
         let failure = match decision {
-            Some(decision) => Some(self.told(driver, &decision)),
+            Some(decision) => Some(self.told(driver, &decision, driver.engine.failure())),
             None => driver.unfit(),
         };
         if let Some(failure) = failure {
@@ -43,9 +43,9 @@ impl Inner {
             Cause::External(_) => (failure, lock(&self.shared.decision).clone()),
             Cause::Link(_) | Cause::Mismatch { .. } | Cause::Differs(_) => {
                 let report = self.report(driver, &failure);
-                let gossip = lock(&self.gossip).clone();
-                let decision = gossip.and_then(|gossip| gossip.report(report, DECISION));
-                (decision.as_ref().map_or(failure, |decision| self.told(driver, decision)), decision)
+                let decision = self.decided(report, DECISION);
+                let told = decision.as_ref().map(|told| self.told(driver, told, Some(&failure)));
+                (told.unwrap_or(failure), decision)
             }
         };
         // What operations ended with is told as their callers hear it.
@@ -90,25 +90,32 @@ impl Inner {
     }
 
     /// Ends the communicator here and everywhere: the operation under way has passed its deadline,
-    /// or that of `wait`, while others moved.
+    /// or that of `wait`, while others moved. The peer that it waits for may wait itself: together
+    /// the ranks know for whom all wait in the end.
     pub(super) fn time_out(&self, driver: &mut Driver, wait: Option<Wait>) {
         let error = self.timed_out(driver, wait);
         let (peer, channel, op) = (error.at.peer, error.at.channel, error.at.op);
         let about = peer.unwrap_or(self.rank);
         let report = Report::new(Trouble::TimedOut, self.rank, about, error.what.clone());
-        self.tell(Report { op, channel, ..report });
-        driver.engine.stop(Failure { cause: Cause::External(error), op, peer, channel });
+        let decision = self.decided(Report { op, channel, ..report }, DECISION);
+        let failure = Failure { cause: Cause::External(error), op, peer, channel };
+        let told = decision.map(|decision| self.told(driver, &decision, Some(&failure)));
+        driver.engine.stop(told.unwrap_or(failure));
     }
 
     /// Tells the others what this rank has found and fails with, if nothing else was decided
     /// before.
     pub(super) fn tell(&self, report: Report) {
+        self.decided(report, Duration::ZERO);
+    }
+
+    /// The same; gives what is decided within `limit`.
+    fn decided(&self, report: Report, limit: Duration) -> Option<Decision> {
         if self.is_stale() {
-            return;
+            return None;
         }
-        if let Some(gossip) = lock(&self.gossip).clone() {
-            gossip.report(report, Duration::ZERO);
-        }
+        let gossip = lock(&self.gossip).clone();
+        gossip.and_then(|gossip| gossip.report(report, limit))
     }
 
     fn report(&self, driver: &Driver, failure: &Failure) -> Report {
@@ -134,19 +141,20 @@ impl Inner {
         Report { op, channel, open, ..Report::new(trouble, self.rank, peer, text) }
     }
 
-    /// A decision, as this rank's failure: where it stood, and whom it is about.
-    fn told(&self, driver: &Driver, decision: &Decision) -> Failure {
+    /// A decision, as this rank's failure: where it stood, and whom it is about; `own` is what it
+    /// has failed with itself.
+    fn told(&self, driver: &Driver, decision: &Decision, own: Option<&Failure>) -> Failure {
         let hint = match decision.trouble {
             Trouble::Died | Trouble::Unreachable => driver.links.where_is(decision.about),
             Trouble::Mismatch => CALL_THE_SAME.into(),
             Trouble::TimedOut | Trouble::LinkFailed => match self.lacking(driver, driver.engine.waits()) {
                 Some((what, hint)) if decision.text.contains(&what) => hint.into(),
                 Some((what, hint)) => format!("{what}: {hint}"),
+                None if decision.trouble == Trouble::TimedOut => self.how_to_look(),
                 None => String::new(),
             },
             Trouble::Aborted => String::new(),
         };
-        let own = driver.engine.failure();
         let op = own.and_then(|failure| failure.op).or_else(|| driver.engine.under_way());
         // A decision about this rank itself names the peer that this rank failed with, if there is
         // one.

@@ -22,6 +22,7 @@
 //! [`Gossip`] is the state machine: it takes messages, stream ends and time, and yields messages
 //! and one decision.
 
+mod chain;
 mod differ;
 mod message;
 mod news;
@@ -36,6 +37,7 @@ use crate::clock::Ns;
 use crate::collective::{Descriptor, Tally};
 use crate::types::Rank;
 
+use chain::Chain;
 pub use differ::{Difference, against, first, say_both, say_one};
 pub use message::{Decision, GossipMessage, MESSAGE_MAX, Open, Report, Side, To, Trouble, bounded};
 pub(crate) use news::Latest;
@@ -44,6 +46,8 @@ pub use share::{Attempt, Share};
 
 /// How long the arbiter waits for the cause of a link's failure.
 const CAUSE: Duration = Duration::from_millis(40);
+/// How long the arbiter waits, when a deadline has passed, for those of the ranks in between.
+const CHAIN: Duration = Duration::from_millis(250);
 /// How long the arbiter waits for the other side of a mismatch.
 const OTHER_SIDE: Duration = Duration::from_millis(150);
 /// How long the other ranks wait for the arbiter.
@@ -499,6 +503,10 @@ impl Gossip {
                 Some((Trouble::LinkFailed, _)) if !self.reports.iter().any(lives) => {
                     self.due.get_or_insert_with(|| now.after(CAUSE));
                 }
+                // Most ranks wait for one that waits itself, and their deadlines pass together.
+                Some((Trouble::TimedOut, _)) => {
+                    self.due.get_or_insert_with(|| now.after(CHAIN));
+                }
                 _ => self.decide(),
             }
         } else {
@@ -519,14 +527,23 @@ impl Gossip {
         }
     }
 
-    /// Whether a report is likely to follow from another one: the end of a link always, and the end
-    /// of a rank that has itself reported such an end, before it gave up.
+    /// Whether a report is likely to follow from another one: the end of a link always, the end of a
+    /// rank that has itself reported such an end or a deadline before it gave up, and a deadline if
+    /// something else has happened.
     fn is_consequence(&self, report: &Report) -> bool {
-        let gave_up = |other: &Report| (other.trouble, other.from) == (Trouble::LinkFailed, report.about);
+        let gives_up = |other: &Report| matches!(other.trouble, Trouble::LinkFailed | Trouble::TimedOut);
+        let gave_up =
+            |one: &Report| self.reports.iter().any(|other| gives_up(other) && other.from == one.about);
+        let is_more = |other: &Report| match other.trouble {
+            Trouble::Died => !gave_up(other),
+            Trouble::Unreachable | Trouble::Mismatch => true,
+            Trouble::Aborted | Trouble::TimedOut | Trouble::LinkFailed => false,
+        };
         match report.trouble {
             Trouble::LinkFailed => true,
-            Trouble::Aborted | Trouble::Died => self.reports.iter().any(gave_up),
-            _ => false,
+            Trouble::Aborted | Trouble::Died => gave_up(report),
+            Trouble::TimedOut => self.reports.iter().any(is_more),
+            Trouble::Unreachable | Trouble::Mismatch => false,
         }
     }
 
@@ -543,23 +560,26 @@ impl Gossip {
 
     fn decide(&mut self) {
         let Some(first) = self.cause() else { return };
-        // The rank that answered is no more to blame than the rank that reported first.
-        let mut mismatches = self.reports.iter().filter(|report| report.trouble == Trouble::Mismatch);
-        let blamed = if first.trouble == Trouble::Mismatch { mismatches.next() } else { None };
-        let decision = Decision {
-            trouble: first.trouble,
-            by: self.me,
-            about: blamed.unwrap_or(first).about,
-            text: match first.trouble {
-                Trouble::LinkFailed if self.has_left(first.about) => {
-                    let (rank, by) = (first.about, first.from);
-                    format!(
-                        "rank {rank} has called finish() and left the communicator, and rank {by} still needs it"
-                    )
-                }
-                _ => first.text.clone(),
-            },
+        let Report { trouble, from, about, ref text, .. } = *first;
+        let (about, text) = match trouble {
+            Trouble::TimedOut => {
+                let chain = Chain::of(first, &self.reports);
+                (chain.end(), chain.say(text))
+            }
+            // The rank that answered is no more to blame than the rank that reported first.
+            Trouble::Mismatch => {
+                let one = self.reports.iter().find(|report| report.trouble == Trouble::Mismatch);
+                (one.unwrap_or(first).about, text.clone())
+            }
+            Trouble::LinkFailed if self.has_left(about) => {
+                let text = format!(
+                    "rank {about} has called finish() and left the communicator, and rank {from} still needs it"
+                );
+                (about, text)
+            }
+            _ => (about, text.clone()),
         };
+        let decision = Decision { trouble, by: self.me, about, text };
         self.flood(&GossipMessage::Decision(decision.clone()));
         self.decision = Some(decision);
     }

@@ -99,18 +99,20 @@ impl Member {
     }
 
     fn overdue_join(&mut self, io: &mut Io<'_>) {
+        let before = |text: &str| if text.is_empty() { String::new() } else { format!("; {text}") };
         let text = match &mut self.root {
             ToTheRoot::Up { stream, gave_up: gave_up @ None, .. } => {
                 *gave_up = Some(io.now.after(ROOT_ANSWERS_WITHIN));
                 return io.send(*stream, ToRoot::GiveUp.encode());
             }
             ToTheRoot::Up { .. } | ToTheRoot::Left => format!(
-                "the deadline of initialization has passed and the root at {} does not answer; {}",
-                self.id.root, self.waiting
+                "the deadline of initialization has passed and the bootstrap root at {}, which rank 0 opens, does not \
+                 answer{}",
+                self.id.root,
+                before(&self.waiting)
             ),
             ToTheRoot::Dialling(dial) => {
-                let before =
-                    if self.waiting.is_empty() { String::new() } else { format!("; {}", self.waiting) };
+                let before = before(&self.waiting);
                 format!(
                     "the bootstrap root was not found in time: {}{before}; rank 0 opens it: look whether rank 0 has \
                      started, and whether all ranks were given the same address",
