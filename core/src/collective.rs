@@ -1,12 +1,14 @@
 //! A request as data: the call, the sizes that follow from it, and the 32 bytes that show whether
 //! two ranks made the same call.
 
+mod history;
 mod terms;
 
 pub use terms::{Blocks, CallTerms, OwnedTerms};
 
 use std::collections::BTreeMap;
 
+use history::History;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -90,7 +92,11 @@ impl Request {
         if self.root.0 >= nranks {
             return Err(Error::new(
                 ErrorKind::Usage,
-                format!("root {} is not one of {nranks} ranks", self.root),
+                format!(
+                    "{} {} is not one of {nranks} ranks",
+                    if self.kind.is_p2p() { "rank" } else { "root" },
+                    self.root
+                ),
             )
             .hint("pass a root below the communicator's size"));
         }
@@ -291,6 +297,7 @@ pub struct Numbering {
     /// The hash of all collectives, in their order.
     hash: u64,
     pairs: BTreeMap<(CollKind, Rank), Pair>,
+    history: History,
 }
 
 /// All calls of one rank.
@@ -357,7 +364,17 @@ impl Numbering {
             }
         };
         let Request { dtype, op, count, uneven, .. } = *request;
-        Descriptor { kind, dtype, op, root, count, seq, plan, uneven }
+        let call = Descriptor { kind, dtype, op, root, count, seq, plan, uneven };
+        if !kind.is_p2p() {
+            self.history.add(&call);
+        }
+        call
+    }
+
+    /// The collective with this number; `None` if it was not called yet, or too long ago.
+    #[must_use]
+    pub fn collective(&self, seq: u64) -> Option<Descriptor> {
+        self.history.at(seq)
     }
 
     /// Adds a collective to the hash; `check` is the hash of its descriptor.

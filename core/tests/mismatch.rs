@@ -72,6 +72,37 @@ fn check_text(
     }
 }
 
+/// Others than the root of a scatter wait for nobody else, and what the root sends waits in the
+/// kernel: all run ahead until that is full.
+#[test]
+fn a_call_that_differs_is_told_although_the_others_are_far_ahead() {
+    const ROOT: Rank = Rank(2);
+    // The first waits for a rank that sends it nothing, the other one for the root.
+    for odd in [Rank(1), Rank(3)] {
+        let settings = [(Key::Timeout, "60"), (Key::Observe, "0"), (Key::Transport, "socket")];
+        let errors = common::with_ranks(4, &common::settings(&settings), |comm| {
+            let (all, mut own) = ([1_u8; 4 * 64], [0_u8; 64]);
+            let input = if comm.rank() == ROOT { &all[..] } else { &[] };
+            for call in 1.. {
+                let done = match call {
+                    5 if comm.rank() == odd => comm.all_reduce_in_place(&mut own, ReduceOp::Sum),
+                    _ => comm.scatter(input, &mut own, ROOT),
+                };
+                if let Err(error) = done {
+                    return error;
+                }
+            }
+            unreachable!("there are always more calls")
+        });
+        for error in &errors {
+            assert_eq!((error.kind, &error.what), (ErrorKind::Mismatch, &errors[0].what), "{error}");
+            let says = |what: &str| error.what.contains(what);
+            assert!(says(&format!("rank {odd} called AllReduce #5")) && says("called Scatter #5"), "{error}");
+            assert!(error.at.peer.is_none_or(|peer| says(&format!("rank {peer} "))), "{error}");
+        }
+    }
+}
+
 #[test]
 fn counts_of_blocks_that_differ_are_told_by_all_ranks() {
     let gather = |counts: [usize; 4]| {

@@ -46,3 +46,27 @@ fn a_call_that_panicked_is_told_to_those_who_wait_for_it() {
         assert_eq!((error.kind, error.what.as_str()), (ErrorKind::Aborted, "a call of rank 1 panicked"));
     }
 }
+
+/// A call that a destructor makes while a panic unwinds the thread is a call like others.
+#[test]
+fn a_call_during_a_panic_of_the_program_ends_nothing() {
+    struct Leaves<'a>(&'a ccl::Communicator);
+    impl Drop for Leaves<'_> {
+        fn drop(&mut self) {
+            self.0.barrier().unwrap();
+        }
+    }
+    common::with_ranks(2, &common::settings(&[(Key::Timeout, "60")]), |comm| {
+        let panics = || {
+            let _leaves = Leaves(&comm);
+            panic!("a panic of the test");
+        };
+        catch_unwind(AssertUnwindSafe(panics)).unwrap_err();
+        let mut group = comm.group();
+        let mut all = [2 - comm.rank().0];
+        group.add(ccl::Collective::broadcast(&mut all, Rank(0)));
+        group.run().unwrap();
+        assert_eq!(all, [2]);
+        comm.finish().unwrap();
+    });
+}

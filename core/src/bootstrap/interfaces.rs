@@ -105,9 +105,10 @@ pub fn choose(settings: &Settings, near: Option<IpAddr>) -> Result<Interface> {
     let (filter, family) = (settings.text(Key::Interface), settings.text(Key::Family));
     select(&all, filter, family, near).into_iter().next().ok_or_else(|| {
         let names: Vec<String> = all.iter().map(|one| format!("{} {}", one.name, one.ip)).collect();
+        let there =
+            if names.is_empty() { "none is up".into() } else { format!("there are: {}", names.join(", ")) };
         let what = format!(
-            "no network interface fits CCL_SOCKET_IFNAME=\"{filter}\" CCL_SOCKET_FAMILY=\"{family}\"; there are: {}",
-            names.join(", ")
+            "no network interface fits CCL_SOCKET_IFNAME=\"{filter}\" CCL_SOCKET_FAMILY=\"{family}\"; {there}"
         );
         Error::new(ErrorKind::Unavailable, what).hint("change these settings, or bring an interface up")
     })

@@ -22,7 +22,7 @@ use crate::types::{CollKind, Datatype, Rank, ReduceOp};
 /// The functions that make one take what the methods of these names of a
 /// [`Communicator`](crate::Communicator) take, and lengths are checked when it is carried out. It
 /// borrows buffers for `'a`, and counts of blocks for `'c`.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[must_use = "nothing is called yet"]
 pub struct Collective<'a, 'c> {
     kind: CollKind,

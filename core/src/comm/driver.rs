@@ -44,20 +44,30 @@ impl Asked {
 }
 
 /// Guards the buffers lent to the engine: if a panic (of an observer, say) unwinds the call, the
-/// engine lets go of them.
-pub(super) struct Unwinding<'a>(pub(super) &'a Inner);
+/// engine lets go of them. A call that a destructor makes during an earlier panic does not panic.
+pub(super) struct Unwinding<'a> {
+    inner: &'a Inner,
+    panicked_before: bool,
+}
+
+impl<'a> Unwinding<'a> {
+    pub(super) fn of(inner: &'a Inner) -> Self {
+        Self { inner, panicked_before: std::thread::panicking() }
+    }
+}
 
 impl Drop for Unwinding<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            let text = format!("a call of rank {} panicked", self.0.rank);
+        if std::thread::panicking() && !self.panicked_before {
+            let inner = self.inner;
+            let text = format!("a call of rank {} panicked", inner.rank);
             let error = Error::new(ErrorKind::Aborted, text.clone());
             let failure = Failure { cause: Cause::External(error), op: None, peer: None, channel: None };
-            if let Ok(mut driver) = self.0.driver() {
+            if let Ok(mut driver) = inner.driver() {
                 driver.engine.fail(failure, clock::raw());
             }
             // The other ranks are blocked on this one.
-            self.0.tell(Report::new(Trouble::Aborted, self.0.rank, self.0.rank, text));
+            inner.tell(Report::new(Trouble::Aborted, inner.rank, inner.rank, text));
         }
     }
 }
@@ -66,7 +76,7 @@ impl Inner {
     /// Carries out one call and returns when it has ended.
     pub(super) fn call(&self, asked: Asked) -> Result<()> {
         let own = self.check(&asked)?;
-        let _guard = Unwinding(self);
+        let _guard = Unwinding::of(self);
         let mut driver = self.locked(own);
         let mut observed = Observed::default();
         let id = self.submit(&mut driver, asked, None, &mut observed)?;
@@ -75,7 +85,7 @@ impl Inner {
 
     /// Carries out several calls side by side and returns when all have ended.
     pub(super) fn call_all(&self, calls: impl ExactSizeIterator<Item = Asked>) -> Result<()> {
-        let _guard = Unwinding(self);
+        let _guard = Unwinding::of(self);
         let mut driver = self.driver()?;
         let mut ids: Vec<OpId> = Vec::with_capacity(calls.len());
         let mut together = Together::default();
@@ -96,8 +106,11 @@ impl Inner {
     /// checked its lengths.
     pub(super) fn check(&self, asked: &Asked) -> Result<Own> {
         if asked.request.kind.is_p2p() && asked.request.root == self.rank {
-            let error = Error::new(ErrorKind::Usage, "a rank that sends to itself waits for itself")
-                .hint("put the send and the receive into one group");
+            let error = Error::new(
+                ErrorKind::Usage,
+                "a rank that sends to itself, or receives from itself, waits for itself",
+            )
+            .hint("put the send and the receive into one group");
             return Err(error.in_comm(&self.name, self.rank).in_op(asked.request.kind, 0));
         }
         self.check_in_group(asked)

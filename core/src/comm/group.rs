@@ -208,7 +208,7 @@ struct Part<'a> {
 
 impl<'a> Part<'a> {
     fn of(inner: &'a Inner, call: Asked) -> Self {
-        Self { inner, _guard: Unwinding(inner), calls: vec![call], under_way: Vec::new(), error: None }
+        Self { inner, _guard: Unwinding::of(inner), calls: vec![call], under_way: Vec::new(), error: None }
     }
 
     fn begin(&mut self, together: &mut Together) {

@@ -64,7 +64,9 @@ pub(crate) mod wait;
 mod watched;
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use crate::clock;
 use crate::config::Settings;
 use crate::error::Result;
 use crate::memory::Element;
@@ -109,6 +111,10 @@ pub struct Communicator {
     inner: Arc<Inner>,
     finished: bool,
 }
+
+/// The longest that a communicator waits, when it ends, for threads that look whether they are
+/// needed. Longer only if it ends on such a thread.
+const RELEASE: Duration = Duration::from_millis(200);
 
 impl Communicator {
     /// Joins the job that the environment describes.
@@ -336,5 +342,11 @@ impl Drop for Communicator {
             });
         }
         self.inner.close();
+        // The progress thread and the service thread may hold it for the moment of a look. A process
+        // that ends then would leave its recorder, and look as if it had died.
+        let end = clock::now().after(RELEASE);
+        while Arc::strong_count(&self.inner) > 1 && clock::now() < end {
+            clock::sleep(Duration::from_micros(20));
+        }
     }
 }

@@ -82,11 +82,16 @@ impl Driver {
             std::mem::take(&mut self.asked).into_iter().partition(|(_, call)| call.seq <= latest);
         self.asked = ahead;
         behind.into_iter().find_map(|(from, call)| {
-            // Sends and receives may have pushed the one under way out of the latest calls.
-            let mut mine = self.links.own_calls().chain(self.engine.collective().copied());
-            let mine = mine.find(|mine| is_collective(mine, call.seq))?;
-            let cause = Cause::Mismatch { ours: mine, theirs: call.hash() };
-            (mine != call).then_some(Failure { cause, op: Some(op), peer: Some(from), channel: None })
+            let mine = self.numbers.collective(call.seq).filter(|mine| *mine != call)?;
+            // The first call that differs is told, if it is one of the latest. Both sides are known
+            // of this one, however long ago it was.
+            let is_late = self.links.own_calls().any(|late| is_collective(&late, call.seq));
+            let cause = if is_late {
+                Cause::Mismatch { ours: mine, theirs: call.hash() }
+            } else {
+                Cause::Differs(gossip::say_both((self.links.me, &mine), (from, &call)))
+            };
+            Some(Failure { cause, op: Some(op), peer: Some(from), channel: None })
         })
     }
 

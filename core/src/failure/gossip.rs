@@ -22,7 +22,7 @@
 //! [`Gossip`] is the state machine: it takes messages, stream ends and time, and yields messages
 //! and one decision.
 
-mod chain;
+mod cause;
 mod differ;
 mod message;
 mod news;
@@ -37,7 +37,7 @@ use crate::clock::Ns;
 use crate::collective::{Descriptor, Tally};
 use crate::types::Rank;
 
-use chain::Chain;
+use cause::Chain;
 pub use differ::{Difference, against, first, say_both, say_one};
 pub use message::{Decision, GossipMessage, MESSAGE_MAX, Open, Report, Side, To, Trouble, bounded};
 pub(crate) use news::Latest;
@@ -372,7 +372,8 @@ impl Gossip {
         std::mem::take(&mut self.told)
     }
 
-    /// Takes the questions since the last call that came before this rank's matching call.
+    /// Takes the questions since the last call about collectives that are none of the latest: this
+    /// rank has not called them yet, or long ago.
     pub fn take_asked(&mut self) -> Vec<(Rank, Descriptor)> {
         std::mem::take(&mut self.asked)
     }
@@ -464,17 +465,16 @@ impl Gossip {
         }
     }
 
-    /// Compares a collective in which a peer waits with this rank's call of the same number;
-    /// returns whether this rank has reached that number.
+    /// Compares a collective in which a peer waits with this rank's call of the same number, if it
+    /// is one of the latest; returns whether it is.
     fn compare_call(&mut self, peer: Rank, call: &Descriptor, now: Ns) -> bool {
-        let mut collectives = self.called.iter().filter(|mine| !mine.kind.is_p2p());
-        let is_behind = collectives.next().is_some_and(|latest| latest.seq >= call.seq);
+        let is_known = self.called.iter().any(|mine| !mine.kind.is_p2p() && mine.seq == call.seq);
         if let Some((mine, _)) = first(&self.called, &[*call]) {
             let text = say_both((self.me, &mine), (peer, call));
             let op = Some((mine.kind, mine.seq));
             self.found(Report { op, ..Report::new(Trouble::Mismatch, self.me, peer, text) }, now);
         }
-        is_behind
+        is_known
     }
 
     /// Stores a report unless it is known; returns whether it was new.
@@ -515,46 +515,20 @@ impl Gossip {
         true
     }
 
-    /// The report that becomes the decision: the first that is not a consequence of another one.
-    /// For a mismatch, a report of both sides is preferred.
-    fn cause(&self) -> Option<&Report> {
-        let cause = self.reports.iter().find(|report| !self.is_consequence(report));
-        let first = cause.or_else(|| self.reports.first())?;
-        let says_all = |report: &&Report| report.trouble == first.trouble && report.open.is_none();
-        match first.trouble {
-            Trouble::Mismatch => self.reports.iter().find(says_all).or(Some(first)),
-            _ => Some(first),
-        }
-    }
-
-    /// Whether a report is likely to follow from another one: the end of a link always, the end of a
-    /// rank that has itself reported such an end or a deadline before it gave up, and a deadline if
-    /// something else has happened.
-    fn is_consequence(&self, report: &Report) -> bool {
-        let gives_up = |other: &Report| matches!(other.trouble, Trouble::LinkFailed | Trouble::TimedOut);
-        let gave_up =
-            |one: &Report| self.reports.iter().any(|other| gives_up(other) && other.from == one.about);
-        let is_more = |other: &Report| match other.trouble {
-            Trouble::Died => !gave_up(other),
-            Trouble::Unreachable | Trouble::Mismatch => true,
-            Trouble::Aborted | Trouble::TimedOut | Trouble::LinkFailed => false,
-        };
-        match report.trouble {
-            Trouble::LinkFailed => true,
-            Trouble::Aborted | Trouble::Died => gave_up(report),
-            Trouble::TimedOut => self.reports.iter().any(is_more),
-            Trouble::Unreachable | Trouble::Mismatch => false,
-        }
-    }
-
-    /// As the other side of a mismatch, reports this rank's call and where the two differ.
+    /// As the other side of a mismatch, reports this rank's call and where the two differ. The
+    /// caller may know of calls that were made too long ago.
     fn answer(&mut self, report: &Report, now: Ns) {
         if let (Trouble::Mismatch, Some(open)) = (report.trouble, &report.open)
             && report.about == self.me
         {
-            let text = differ::close(report, open, self.me, &self.called);
             let (from, about) = (self.me, report.from);
-            self.found(Report { from, about, text, open: None, ..report.clone() }, now);
+            match differ::close(report, open, self.me, &self.called) {
+                Some(text) => self.found(Report { from, about, text, open: None, ..report.clone() }, now),
+                None => {
+                    let calls = open.calls.iter().rev().filter(|call| !call.kind.is_p2p());
+                    self.asked.extend(calls.map(|call| (about, *call)));
+                }
+            }
         }
     }
 
@@ -569,7 +543,8 @@ impl Gossip {
             // The rank that answered is no more to blame than the rank that reported first.
             Trouble::Mismatch => {
                 let one = self.reports.iter().find(|report| report.trouble == Trouble::Mismatch);
-                (one.unwrap_or(first).about, text.clone())
+                let is_in_it = |rank: &Rank| [from, about].contains(rank);
+                (one.map(|one| one.about).filter(is_in_it).unwrap_or(about), text.clone())
             }
             Trouble::LinkFailed if self.has_left(about) => {
                 let text = format!(

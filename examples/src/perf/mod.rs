@@ -13,12 +13,14 @@
 //! | `memory` | where buffers lie, with guards |
 //! | `operations` | the calls of an iteration: called together, or prepared once |
 //! | `case` | one way to call: it is timed, then called again and checked |
-//! | [`report`] | the table and the JSON document |
+//! | [`report`] | the table, and the rows as JSON |
+//! | [`document`] | the file of the JSON document |
 //! | `progress` | a line that shows how far it is |
 
 pub mod caller;
 mod case;
 pub mod datum;
+pub mod document;
 pub mod entries;
 pub mod expected;
 pub mod inputs;
@@ -39,6 +41,7 @@ use ccl_exporters::bandwidth;
 use caller::{Caller, Placement};
 use case::Case;
 use datum::{Datum, TypeVisitor, with_type};
+use document::Document;
 use entries::Entry;
 use options::Options;
 use progress::Progress;
@@ -74,10 +77,12 @@ pub fn run(options: &Options) -> Outcome<Report> {
 
 fn run_rank(comm: Communicator, options: &Options) -> Outcome<Report> {
     let shows = comm.rank().0 == 0;
+    let document = options.json.as_deref().filter(|_| shows).map(Document::open).transpose();
+    let document = document.inspect_err(|error| comm.abort(&error.to_string()))?;
     let report = measure(&comm, options, shows);
     // Before the others end: a launcher may end this process once one has found something wrong.
-    let written = match (&report, &options.json) {
-        (Ok(report), Some(file)) if shows => report.write_json(file),
+    let written = match (&report, document) {
+        (Ok(report), Some(document)) => document.write(&report.document()),
         _ => Ok(()),
     };
     // All ranks find the same fault in the options; after any other error there is nothing to
@@ -99,7 +104,7 @@ pub fn measure(comm: &Communicator, options: &Options, shows: bool) -> Outcome<R
     if options.root >= nranks {
         return Err(Usage(format!("-r {}: there is no such rank among {nranks}", options.root)).into());
     }
-    let has_table = shows && options.json.as_deref() != Some(report::STDOUT.as_ref());
+    let has_table = shows && options.json.as_deref() != Some(document::STDOUT.as_ref());
     let mut run = Run {
         comm,
         options,

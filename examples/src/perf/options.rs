@@ -7,9 +7,9 @@ use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Parser, ValueEnum, value_parser};
 
 use super::datum::TYPES;
+use super::document::STDOUT;
 use super::entries;
 use super::inputs::Family;
-use super::report::STDOUT;
 use super::sizes::{Step, bytes, sizes};
 
 /// The word for each one of a list.

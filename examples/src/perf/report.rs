@@ -1,7 +1,6 @@
 //! What is shown: the columns of nccl-tests, or one JSON document.
 
 use std::io::{self, Write};
-use std::path::Path;
 
 use ccl::{CollKind, Datatype, ReduceOp};
 use ccl_exporters::bandwidth;
@@ -116,9 +115,6 @@ const HEADING: &str = "\
 #        (B)    (elements)                                (us)  (GB/s)  (GB/s)              (us)  (GB/s)  (GB/s)
 ";
 
-/// The file name that stands for standard output.
-pub const STDOUT: &str = "-";
-
 /// The rows of a run, and where they are shown.
 #[derive(Debug)]
 pub struct Report {
@@ -186,17 +182,10 @@ impl Report {
         ))
     }
 
-    /// Writes the rows as one document to a file, or to standard output for [`STDOUT`].
-    ///
-    /// # Errors
-    /// It cannot be written.
-    pub fn write_json(&self, file: &Path) -> io::Result<()> {
-        let text = format!("{:#}\n", self.json());
-        if file == Path::new(STDOUT) {
-            return io::stdout().write_all(text.as_bytes());
-        }
-        let named = |error| io::Error::other(format!("{}: {error}", file.display()));
-        std::fs::write(file, text).map_err(named)
+    /// The rows as one JSON document.
+    #[must_use]
+    pub fn document(&self) -> String {
+        format!("{:#}\n", self.json())
     }
 
     fn json(&self) -> Value {

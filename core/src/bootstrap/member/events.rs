@@ -10,6 +10,7 @@ use super::super::machine::{Io, Machine, StreamId};
 use super::super::messages::{MAX_RING_FRAME, MAX_ROOT_FRAME, ToRoot};
 use super::super::ring::Side;
 use super::super::root::OTHER_PORT;
+use super::overdue::behind;
 use super::{Member, Neighbour, OTHERS_KNOW_WITHIN, Pending, ToTheRoot};
 use crate::clock::Ns;
 use crate::error::ErrorKind;
@@ -111,8 +112,8 @@ impl Machine for Member {
                 if self.id.is_public() && self.job.is_none() {
                     return self.look_for_another_root(why, io.now);
                 }
-                let text =
-                    format!("the bootstrap root at {} went away: {why}; {}", self.id.root, self.waiting);
+                let before = behind(&self.waiting);
+                let text = format!("the bootstrap root at {} went away: {why}{before}", self.id.root);
                 self.root = ToTheRoot::Left;
                 return self.fail(Fault::new(ErrorKind::Peer, &[], text), io);
             }

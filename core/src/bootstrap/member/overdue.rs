@@ -65,6 +65,11 @@ fn way(waiter: Rank, wait: OverdueWait, nranks: u32) -> impl Iterator<Item = Ran
         .map(move |hop| Rank(((u64::from(first) + hop * u64::from(step)) % u64::from(nranks)) as u32))
 }
 
+/// What was heard of others, behind another text; nothing if nothing was.
+pub(super) fn behind(waiting: &str) -> String {
+    if waiting.is_empty() { String::new() } else { format!("; {waiting}") }
+}
+
 impl Member {
     /// When the deadline, or the step after it, is due.
     pub(super) fn overdue_at(&self) -> Option<Ns> {
@@ -99,7 +104,6 @@ impl Member {
     }
 
     fn overdue_join(&mut self, io: &mut Io<'_>) {
-        let before = |text: &str| if text.is_empty() { String::new() } else { format!("; {text}") };
         let text = match &mut self.root {
             ToTheRoot::Up { stream, gave_up: gave_up @ None, .. } => {
                 *gave_up = Some(io.now.after(ROOT_ANSWERS_WITHIN));
@@ -109,10 +113,10 @@ impl Member {
                 "the deadline of initialization has passed and the bootstrap root at {}, which rank 0 opens, does not \
                  answer{}",
                 self.id.root,
-                before(&self.waiting)
+                behind(&self.waiting)
             ),
             ToTheRoot::Dialling(dial) => {
-                let before = before(&self.waiting);
+                let before = behind(&self.waiting);
                 format!(
                     "the bootstrap root was not found in time: {}{before}; rank 0 opens it: look whether rank 0 has \
                      started, and whether all ranks were given the same address",

@@ -57,31 +57,24 @@ pub fn first(ours: &[Descriptor], theirs: &[Descriptor]) -> Option<(Descriptor, 
 }
 
 /// The text of a mismatch of which both sides are known: the finder's side as it was reported, and
-/// the calls of `me`, the rank that the report is about.
+/// the calls of `me`, the rank that the report is about. `None` if the collectives that differ are
+/// none of these.
 #[must_use]
-pub(super) fn close(report: &Report, open: &Open, me: Rank, calls: &[Descriptor]) -> String {
+pub(super) fn close(report: &Report, open: &Open, me: Rank, calls: &[Descriptor]) -> Option<String> {
     let finder = report.from;
     let is_pair = open.ours.is_some_and(|ours| ours.kind.is_p2p());
     if let (true, Some(ours)) = (is_pair, &open.ours) {
         let is_it = |its: &&Descriptor| its.kind.is_p2p() && Some(its.hash()) == open.theirs;
-        return match calls.iter().find(is_it) {
+        return Some(match calls.iter().find(is_it) {
             Some(its) => say_both((finder, ours), (me, its)),
             None => format!(
                 "rank {finder} called {} from rank {me}; rank {me} sent something else as number {}, and what is too long ago to be known",
                 say(ours, finder),
                 ours.seq
             ),
-        };
+        });
     }
-    if let Some((ours, its)) = first(&open.calls, calls) {
-        return say_both((finder, &ours), (me, &its));
-    }
-    let ours = open.ours.map_or_else(|| "finish()".to_string(), |ours| say(&ours, finder));
-    format!(
-        "rank {finder} called {ours}; it and rank {me} called different things before, which is too long ago to be known: of the \
-         last {} calls of rank {me} none differs",
-        calls.len()
-    )
+    first(&open.calls, calls).map(|(ours, its)| say_both((finder, &ours), (me, &its)))
 }
 
 /// The calls of one rank that a finished rank has not made.
@@ -196,12 +189,12 @@ mod tests {
         let report = Report::new(crate::failure::gossip::Trouble::Mismatch, Rank(1), Rank(0), "");
         let open = Open { ours: Some(receive), theirs: Some(to_one.hash()), calls: vec![receive] };
         assert_eq!(
-            close(&report, &open, Rank(0), &[to_two, to_one]),
+            close(&report, &open, Rank(0), &[to_two, to_one]).unwrap(),
             "rank 0 called Send #1 (count 4, F32) to rank 1; rank 1 called Recv #1 (count 8, F32) from rank 0; \
              rank 0 / rank 1 differ in count 4 / 8"
         );
         // Too many calls were made since, so the text makes nothing up.
-        let said = close(&report, &open, Rank(0), &[to_two]);
+        let said = close(&report, &open, Rank(0), &[to_two]).unwrap();
         assert!(said.contains("Recv #1 (count 8, F32) from rank 0") && !said.contains("100"), "{said}");
     }
 
