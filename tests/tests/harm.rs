@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::process::Output;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ccl::clock;
@@ -55,139 +56,197 @@ impl What {
             Self::Stop | Self::Kill => Harm::Tell,
         }
     }
+    /// Whether it is done to a rank, not to a message.
+    const fn is_of_rank(self) -> bool {
+        matches!(self, Self::Stop | Self::Kill)
+    }
 }
 
-/// One harm.
+/// When it happens.
+#[derive(Clone, Copy, Debug)]
+enum When {
+    /// As this message between hosts comes, counted from 1.
+    Message(u64),
+    /// So long after the start, on one host, where no message can be seen from outside.
+    After(Duration),
+}
+
+/// One harm to the ranks of a job that makes calls of one kind.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     kind: &'static str,
     nranks: u32,
     what: What,
-    at: u64,
+    when: When,
     /// The rank that is stopped or killed.
     victim: u32,
     seed: u64,
 }
 
+/// Two hosts, with a relay between them.
+struct Network {
+    hosts: Hosts,
+    relays: Relays,
+}
+
 impl Case {
-    fn ranks(self, hosts: &Hosts) -> Ranks<'_> {
-        let Self { kind, nranks, .. } = self;
+    fn ranks<'a>(&self, network: &'a Network) -> Ranks<'a> {
+        let Self { kind, nranks, .. } = *self;
         let root = if ["broadcast", "reduce", "gather", "scatter"].contains(&kind) { nranks - 1 } else { 0 };
         let line = format!("{kind} -d int32 -b 40000 -e 40000 -n 1 -w 0 -c 1 -r {root}");
         let variables = [("CCL_TIMEOUT", "1"), ("CCL_INIT_TIMEOUT", "3"), ("CCL_CHECKSUM", "1")];
         let variables = variables.map(|(name, value)| (name, value.to_string())).to_vec();
-        Ranks { nranks, line, hosts: Some(hosts), variables }
+        let hosts = matches!(self.when, When::Message(_)).then_some(&network.hosts);
+        Ranks { nranks, line, hosts, variables }
     }
 
-    /// How each rank ended, and the number of messages that passed.
-    fn carry_out(self, hosts: &Hosts, relays: &Relays, harm: Option<Harm>) -> (Vec<Output>, u64) {
-        let run = Run::new(harm.map(|harm| (self.at, harm)), self.seed);
-        relays.begin(&run);
-        let mut job = self.ranks(hosts).start();
-        let end = clock::now().after(PATIENCE);
-        let is_victim = |rank: usize| matches!(self.what, What::Stop) && rank == self.victim as usize;
+    fn is_stopped(&self, rank: usize) -> bool {
+        self.what == What::Stop && rank == self.victim as usize
+    }
+
+    /// How each rank ended, the number of messages that passed, and how long it took.
+    fn carry_out(&self, network: &Network) -> Result<(Vec<Output>, u64, Duration), String> {
+        let harm = match self.when {
+            When::Message(at) => Some((at, self.what.harm())),
+            When::After(_) => None,
+        };
+        let run = Run::new(harm, self.seed);
+        network.relays.begin(&run);
+        let began = clock::now();
+        let mut job = self.ranks(network).start();
+        let mut is_harmed = false;
         loop {
-            if run.is_told() {
-                let victim = &job.ranks[self.victim as usize];
+            let took = clock::now().since(began);
+            let is_due = match self.when {
+                When::Message(_) => run.is_told(),
+                When::After(time) => took >= time,
+            };
+            if is_due && !is_harmed && self.what.is_of_rank() {
+                is_harmed = true;
                 let signal = if self.what == What::Stop { Signal::STOP } else { Signal::KILL };
-                let _ = kill_process(Pid::from_child(victim), signal);
+                let _ = kill_process(Pid::from_child(&job.ranks[self.victim as usize]), signal);
                 run.go_on();
             }
-            let mut others = job.ranks.iter_mut().enumerate().filter(|(rank, _)| !is_victim(*rank));
+            let mut others = job.ranks.iter_mut().enumerate().filter(|(rank, _)| !self.is_stopped(*rank));
             if others.all(|(_, rank)| rank.try_wait().is_ok_and(|status| status.is_some())) {
                 break;
             }
-            if clock::now() >= end {
-                println!("{self:?}: it hangs");
-                break;
+            if took >= PATIENCE {
+                return Err("it hangs".into());
             }
-            clock::sleep(Duration::from_millis(2));
+            clock::sleep(Duration::from_micros(300));
         }
+        let took = clock::now().since(began);
         for rank in &mut job.ranks {
             let _ = rank.kill();
         }
-        let passed = run.passed();
-        (job.end(), passed)
+        Ok((job.end(), run.passed(), took))
     }
 
     /// In a word how it ended, or what is wrong.
-    fn judge(self, ended: &[Output]) -> Result<&'static str, String> {
+    fn judge(&self, ended: &[Output]) -> Result<&'static str, String> {
         let all = || ended.iter().map(|one| format!("{}\n{}", one.status, text(one))).collect::<String>();
-        let is_victim =
-            |rank: usize| matches!(self.what, What::Stop | What::Kill) && rank == self.victim as usize;
-        let others: Vec<&Output> =
-            ended.iter().enumerate().filter(|(rank, _)| !is_victim(*rank)).map(|(_, one)| one).collect();
-        let is_right = |one: &&Output| one.status.success();
-        if others.iter().any(|one| text(one).contains("FAILED") || text(one).contains("panicked")) {
+        let is_victim = |rank: usize| self.what.is_of_rank() && rank == self.victim as usize;
+        let others = ended.iter().enumerate().filter(|(rank, _)| !is_victim(*rank)).map(|(_, one)| one);
+        if others.clone().any(|one| text(one).contains("FAILED") || text(one).contains("panicked")) {
             return Err(all());
         }
-        if others.iter().all(is_right) {
+        let mut failed = others.filter(|one| !one.status.success()).peekable();
+        if failed.peek().is_none() {
             return Ok("right");
         }
-        if self.what == What::Delay {
-            return Err(all());
-        }
-        for one in others.iter().filter(|one| !is_right(one)) {
+        let names = |text: &str| match self.what {
+            What::Stop | What::Kill => {
+                let victim = format!("rank {}", self.victim);
+                text.contains(&victim) || self.victim == 0 && text.contains("bootstrap root")
+            }
+            What::Drop | What::Close | What::Flip => text.contains("rank "),
+            What::Delay => false,
+        };
+        let is_error = |one: &Output| {
             let text = text(one);
             let error = text.lines().find(|line| line.starts_with("error: ")).unwrap_or_default();
-            let names = match self.what {
-                What::Stop | What::Kill => {
-                    error.contains(&format!("rank {}", self.victim))
-                        || self.victim == 0 && error.contains("the bootstrap root")
-                }
-                What::Delay | What::Drop | What::Close | What::Flip => error.contains("rank "),
-            };
-            if one.status.code() != Some(1) || !names {
-                return Err(all());
-            }
-        }
-        Ok("an error")
+            one.status.code() == Some(1) && names(error)
+        };
+        if failed.all(is_error) { Ok("an error") } else { Err(all()) }
     }
 }
 
-/// The cases of a kind: those of the long size harm each message.
-fn cases(kind: &'static str, messages: u64, nranks: u32, draw: &mut Seed) -> Vec<Case> {
+/// The harms to a kind, of which a run without harm has so many messages between hosts, or takes
+/// so long on one.
+fn cases(plain: &Case, messages: u64, time: Duration, draw: &mut Seed) -> Vec<Case> {
+    const MOMENTS: u32 = 40;
     let is_long = environment("TEST_SIZE").is_some_and(|size| size == "long");
     let mut cases = Vec::new();
+    let mut add = |what: What, when: When, draw: &mut Seed| {
+        let (victim, seed) = (draw.below(plain.nranks.into()) as u32, draw.below(u64::MAX));
+        cases.push(Case { what, when, victim, seed, ..*plain });
+    };
     for what in What::ALL {
-        let places: Vec<u64> = if is_long {
-            (1..=messages).collect()
-        } else {
-            vec![1 + draw.below(messages), 1 + draw.below(messages)]
-        };
-        for at in places {
-            let (victim, seed) = (draw.below(nranks.into()) as u32, draw.below(u64::MAX));
-            cases.push(Case { kind, nranks, what, at, victim, seed });
+        let drawn = 1 + draw.below(messages);
+        for at in if is_long { 1..=messages } else { drawn..=drawn } {
+            add(what, When::Message(at), draw);
+        }
+        let drawn = draw.below(MOMENTS.into()) as u32;
+        for at in if is_long { 0..=MOMENTS } else { drawn..=drawn } {
+            if what.is_of_rank() {
+                add(what, When::After(time * at / MOMENTS), draw);
+            }
         }
     }
     cases
 }
 
-#[test]
-fn harm_at_any_message_ends_in_a_right_result_or_a_true_error() {
-    let Some(hosts) = Hosts::for_test("harm_at_any_message_ends_in_a_right_result_or_a_true_error") else {
-        return;
+/// What has come of it so far.
+#[derive(Default)]
+struct Counted {
+    ends: BTreeMap<(What, &'static str), u32>,
+    wrong: Vec<String>,
+}
+
+/// All harms to a kind.
+fn harm(kind: &'static str, seed: u64, network: &Network) -> Counted {
+    let mut draw = Seed(seed);
+    let nranks = 2 + draw.below(3) as u32;
+    let plain = Case { kind, nranks, what: What::Delay, when: When::Message(0), victim: 0, seed: 0 };
+    let mut counted = Counted::default();
+    let (ended, messages, time) = match plain.carry_out(network) {
+        Ok(plain) => plain,
+        Err(why) => return Counted { wrong: vec![format!("{plain:?}: {why}")], ..counted },
     };
-    let relays = Relays::between(&hosts);
-    let mut draw = Seed(1);
-    let mut counted: BTreeMap<(What, &str), u32> = BTreeMap::new();
-    let mut wrong = Vec::new();
-    for kind in KINDS {
-        let nranks = 2 + draw.below(3) as u32;
-        let plain = Case { kind, nranks, what: What::Delay, at: 0, victim: 0, seed: 0 };
-        let (ended, messages) = plain.carry_out(&hosts, &relays, None);
-        assert_eq!(plain.judge(&ended), Ok("right"));
-        for case in cases(kind, messages, nranks, &mut draw) {
-            let (ended, _) = case.carry_out(&hosts, &relays, Some(case.what.harm()));
-            match case.judge(&ended) {
-                Ok(how) => *counted.entry((case.what, how)).or_default() += 1,
-                Err(why) => wrong.push(format!("{case:?}\n{why}")),
-            }
+    if let Err(why) = plain.judge(&ended) {
+        return Counted { wrong: vec![format!("{plain:?}\n{why}")], ..counted };
+    }
+    for case in cases(&plain, messages, time, &mut draw) {
+        match case.carry_out(network).and_then(|(ended, ..)| case.judge(&ended)) {
+            Ok(how) => *counted.ends.entry((case.what, how)).or_default() += 1,
+            Err(why) => counted.wrong.push(format!("{case:?}\n{why}")),
         }
     }
-    for ((what, how), times) in &counted {
-        println!("{what:?}: {times} times {how}");
+    println!("{kind}, {nranks} ranks, {messages} messages: {:?}", counted.ends);
+    counted
+}
+
+/// Several kinds at a time, each on a network of its own: most of the time is spent waiting.
+#[test]
+fn harm_at_any_message_ends_in_a_right_result_or_a_true_error() {
+    const AT_ONCE: usize = 3;
+    if Hosts::for_test("harm_at_any_message_ends_in_a_right_result_or_a_true_error").is_none() {
+        return;
     }
-    println!("cases: harm {}", counted.values().sum::<u32>() + wrong.len() as u32);
-    assert!(wrong.is_empty(), "{} are wrong:\n{}", wrong.len(), wrong.join("\n"));
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let hosts = Hosts::new().expect("namespaces can be made");
+        let network = Network { relays: Relays::between(&hosts), hosts };
+        let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|at| *at < KINDS.len());
+        std::iter::from_fn(take).map(|at| harm(KINDS[at], at as u64, &network)).collect::<Vec<_>>()
+    };
+    let all: Vec<Counted> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
+    });
+    let cases: u32 = all.iter().flat_map(|one| one.ends.values()).sum();
+    let wrong: Vec<&String> = all.iter().flat_map(|one| &one.wrong).collect();
+    println!("cases: harm {}", cases as usize + wrong.len());
+    assert!(wrong.is_empty(), "{} are wrong: {wrong:#?}", wrong.len());
 }

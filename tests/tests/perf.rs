@@ -1,6 +1,6 @@
 //! `ccl-perf` on rows of settings that cover all pairs of them: every kind, type and operator,
-//! ranks as processes, over shared memory, sockets, and sockets between two namespaces. Nothing is
-//! wrong; a planted fault is. The long size has larger sizes.
+//! ranks as processes, over shared memory, sockets, and sockets between two namespaces, with and
+//! without delays. Nothing is wrong; a planted fault is. The long size has larger sizes.
 
 use std::process::Output;
 
@@ -9,6 +9,7 @@ use ccl_tests::covering;
 use ccl_tests::hosts::Hosts;
 use ccl_tests::perf::Ranks;
 use ccl_tests::programs::text;
+use ccl_tests::relay::{self, Relays};
 
 const KINDS: [&str; 12] = [
     "all_reduce",
@@ -30,7 +31,8 @@ const TYPES: [&str; 12] = [
 ];
 const OPS: [&str; 6] = ["sum", "prod", "min", "max", "avg", "mulsum"];
 const RANKS: [u32; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
-const NETWORKS: [&str; 3] = ["shm", "socket", "namespaces"];
+/// The last one delays some messages.
+const NETWORKS: [&str; 4] = ["shm", "socket", "namespaces", "delayed"];
 const ALGORITHMS: [&str; 3] = ["", "ring", "tree"];
 /// Odd and even, from nothing to 1 MiB.
 const SIZES: [&str; 4] =
@@ -115,19 +117,26 @@ impl Run {
     }
 
     /// Runs it as processes; what each rank wrote and how it ended, rank 0 first.
-    fn carry_out(&self, more: &str, hosts: Option<&Hosts>) -> Vec<Output> {
+    fn carry_out(&self, more: &str, networks: &Networks) -> Vec<Output> {
         let mut variables =
             vec![("CCL_ALGO", self.algorithm.to_string()), ("CCL_CHECKSUM", self.checksum.to_string())];
         if self.network == "socket" {
             variables.push(("CCL_TRANSPORT", "socket".to_string()));
         }
-        let hosts = hosts.filter(|_| self.network == "namespaces");
+        let hosts = match (self.network, &networks.delayed) {
+            ("namespaces", _) => networks.hosts.as_ref(),
+            ("delayed", Some((hosts, relays))) => {
+                relays.begin(&relay::Run::new(None, self.nranks.into()));
+                Some(hosts)
+            }
+            _ => None,
+        };
         Ranks { nranks: self.nranks, line: format!("{} {more}", self.line()), hosts, variables }.start().end()
     }
 
     /// What is wrong, if anything is, and the number of rows that were measured.
-    fn check(&self, hosts: Option<&Hosts>) -> Result<usize, String> {
-        let outputs = self.carry_out("", hosts);
+    fn check(&self, networks: &Networks) -> Result<usize, String> {
+        let outputs = self.carry_out("", networks);
         let said = text(&outputs[0]);
         let is_fine = said.lines().any(|line| line.starts_with("# Out of bounds values : 0 OK"));
         let rows =
@@ -140,17 +149,58 @@ impl Run {
     }
 }
 
+/// Two hosts, and two with a relay between them that delays messages.
+#[derive(Default)]
+struct Networks {
+    hosts: Option<Hosts>,
+    delayed: Option<(Hosts, Relays)>,
+}
+
+impl Networks {
+    fn for_test(name: &str) -> Self {
+        let hosts = Hosts::for_test(name);
+        let delayed = hosts.is_some().then(Hosts::new).flatten();
+        let delayed = delayed.map(|hosts| {
+            let relays = Relays::between(&hosts);
+            (hosts, relays)
+        });
+        Self { hosts, delayed }
+    }
+    fn has(&self, network: &str) -> bool {
+        match network {
+            "namespaces" => self.hosts.is_some(),
+            "delayed" => self.delayed.is_some(),
+            _ => true,
+        }
+    }
+}
+
+/// Rows of all pairs of settings. The long size has each kind, type and operator together, too, on
+/// each network.
+fn runs() -> Vec<Run> {
+    let mut runs: Vec<Run> = covering::rows(&LEVELS, fit, 1).iter().map(Run::of).collect();
+    let kinds = KINDS.into_iter().zip(RANKS.into_iter().cycle().skip(1));
+    for (nth, (kind, nranks)) in kinds.enumerate().filter(|_| is_long()) {
+        for network in NETWORKS {
+            let (dtype, op, algorithm, sizes) = ("all", "all", ALGORITHMS[nth % 3], "-b 1 -e 64K -f 7");
+            let (mode, checksum, root) = (if nth % 2 == 0 { "" } else { "-m 3 -u 1" }, "0", ROOTS[nth % 2]);
+            runs.push(Run { kind, dtype, op, nranks, network, algorithm, sizes, mode, checksum, root });
+        }
+    }
+    runs
+}
+
 #[test]
 fn all_pairs_of_settings_are_right() {
-    let hosts = Hosts::for_test("all_pairs_of_settings_are_right");
-    let runs: Vec<Run> = covering::rows(&LEVELS, fit, 1).iter().map(Run::of).collect();
+    let networks = Networks::for_test("all_pairs_of_settings_are_right");
+    let runs = runs();
     let (mut rows, mut wrong, mut left_out) = (0, Vec::new(), 0);
     for run in &runs {
-        if run.network == "namespaces" && hosts.is_none() {
+        if !networks.has(run.network) {
             left_out += 1;
             continue;
         }
-        match run.check(hosts.as_ref()) {
+        match run.check(&networks) {
             Ok(measured) => rows += measured,
             Err(text) => wrong.push(text),
         }
@@ -169,7 +219,7 @@ fn buffers_of_16_mib_are_right() {
         let (op, algorithm, mode, checksum, root) = ("avg", "", "", "0", "first");
         let sizes = "-b 16M -e 16M -f 2";
         let run = Run { kind, dtype, op, nranks, network, algorithm, sizes, mode, checksum, root };
-        run.check(None).unwrap();
+        run.check(&Networks::default()).unwrap();
     }
 }
 
@@ -180,7 +230,7 @@ fn a_planted_fault_is_found_by_all_ranks() {
         let (dtype, op, nranks, network, algorithm) = ("float", "sum", 3, "shm", "");
         let (sizes, mode, checksum, root) = ("-b 1K -e 1K -f 2", "", "0", "first");
         let run = Run { kind, dtype, op, nranks, network, algorithm, sizes, mode, checksum, root };
-        let outputs = run.carry_out("--plant", None);
+        let outputs = run.carry_out("--plant", &Networks::default());
         assert!(text(&outputs[0]).contains("# Out of bounds values : 1 FAILED"), "{}", text(&outputs[0]));
         assert!(outputs.iter().all(|output| output.status.code() == Some(1)));
     }
