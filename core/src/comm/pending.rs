@@ -55,7 +55,9 @@ impl<T: Element> CallState<T> {
 /// Waiting or awaiting gives the buffer back. Dropping the handle lets the operation run on.
 ///
 /// Its waker runs while no lock of the communicator is held, in the thread that found that the call
-/// has ended. The waker may call the communicator; while it blocks, that thread drives nothing.
+/// has ended. The waker may call the communicator; while it blocks, that thread drives nothing. One
+/// thread serves all communicators of the process: where ranks are threads of one process, a waker
+/// must not wait for a rank whose waker has to run.
 #[derive(Debug)]
 pub struct Pending<T: Element> {
     // Weak: a communicator that has finished gives everything back, even if the results of its
