@@ -149,6 +149,43 @@ fn who_did_not_wait_was_not_held_up() {
     assert_eq!((late[0].ranks[0].last, late[0].straggler), (40, None));
 }
 
+/// A gather of large blocks, whose root is rank 2: the others only send, and come out 20 ms before
+/// the root does. Rank r is for `between(r)` milliseconds between two of them. Kept is what
+/// recorders keep.
+fn gather(between: impl Fn(u32) -> u64, kind: &'static str) -> Lateness {
+    let hand = Hand { kind, ..Hand::new(4, 200, 0, |_, _| 0) };
+    let mut job = hand.job();
+    let mut ended = [1_000 * MS; 4];
+    for seq in 1..=200_u64 {
+        let called: Vec<u64> = (0..4).map(|rank| ended[rank as usize] + between(rank) * MS).collect();
+        let last = called.iter().max().unwrap();
+        for (at, rank) in job.ranks.iter_mut().enumerate() {
+            let waited_ns = if at == 2 { last - called[2] } else { called[2].saturating_sub(called[at]) };
+            ended[at] = if at == 2 { last + 50 * MS } else { called[2].max(called[at]) + 30 * MS };
+            let op = PastOp { seq, called_ns: called[at], waited_ns, ended_ns: ended[at] };
+            rank.comms[0].history.ops[seq as usize - 1] = op;
+        }
+    }
+    for rank in &mut job.ranks {
+        rank.comms[0].history.ops.retain(|op| op.seq + (8 << op.seq.trailing_zeros()) > 200);
+    }
+    lateness(&job, kernel_clock(&job)).remove(0)
+}
+
+#[test]
+fn the_root_of_a_gather_calls_last_by_nature_and_is_late_by_its_own_time_only() {
+    let healthy = gather(|_| 0, "Gather");
+    assert_eq!((healthy.ranks[2].last, healthy.straggler), (healthy.ops, None), "{healthy:?}");
+    assert_eq!((healthy.ranks[2].cost_ns, healthy.ranks[2].late_p50_ns), (0, 20 * MS));
+    assert_eq!(gather(|_| 10, "Gather").straggler, None, "all work between them");
+    let late = gather(|rank| if rank == 2 { 30 } else { 10 }, "Gather");
+    assert_eq!(late.straggler, Some(Rank(2)), "{late:?}");
+    assert!(late.ranks[2].cost_ns <= 20 * MS && late.ranks[2].cost_ns > 19 * MS, "{late:?}");
+    assert_eq!(gather(|rank| if rank == 0 { 60 } else { 0 }, "Gather").straggler, Some(Rank(0)));
+    // Ranks come out of an all-gather together: who calls last is late, whatever came before.
+    assert_eq!(gather(|_| 0, "AllGather").straggler, Some(Rank(2)));
+}
+
 #[test]
 fn what_the_clocks_do_not_tell_is_not_said() {
     let hand = Hand::new(4, 40, 0, |_, rank| u64::from(rank == 2));
