@@ -387,9 +387,12 @@ fn evidence(job: &Snapshot, one: &BlockedOn, culprits: &[Culprit]) -> Vec<String
         lines.extend(rank.comms.iter().filter(|row| row.id == one.comm).map(|row| {
             let op = row.operation();
             let call = call_name(&op.kind, op.seq);
-            let (rank, since) = (rank.rank, duration(op.age_ns));
+            let was_inside = op.state == OpState::Running && rank.is_gone() && !is_over(job, one);
+            let later_ns = if was_inside { 0 } else { job.since_gone_ns(rank) };
+            let (rank, since) = (rank.rank, duration(op.age_ns.saturating_add(later_ns)));
             match op.state {
                 _ if op.kind.is_empty() => format!("rank {rank}: it {has} called nothing there yet"),
+                _ if was_inside => format!("rank {rank}: it was inside {call}, for {since}, when it ended"),
                 OpState::Running => format!("rank {rank}: it {has} been inside {call} for {since}"),
                 OpState::Failed => format!("rank {rank}: {call} failed {since} {ago}"),
                 OpState::Idle => format!("rank {rank}: it left {call} {since} {ago}"),
