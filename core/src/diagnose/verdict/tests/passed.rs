@@ -35,7 +35,7 @@ fn who_waits_for_one_that_went_on_and_owes_nothing_called_something_else() {
     assert_eq!(
         one.why,
         "rank 1 (pid 71 on a) called something else than the others as #5 of world: rank 1 waits in \
-         AllReduce #5 of world for rank 0, which has completed its call #5 and owes it no message, for 2.0 s"
+         AllReduce #5 for rank 0, which has completed its call #5 and owes it no message, for 2.0 s"
     );
     let line = "rank 0: 3 messages published for rank 1 on channel 0, and all have come";
     assert!(one.evidence.iter().any(|seen| seen == line), "{:?}", one.evidence);
