@@ -14,6 +14,11 @@
 //! Of an operation with a root, ranks come out at different times by nature: the root of a gather
 //! ends last, since the others only send, and then calls the next one last. There a rank is late
 //! only by as much as it spends between its operations more than others do.
+//!
+//! Who is not last that often, but busy for most of the time while the others wait for it, is a
+//! straggler too (`late/busy.rs`).
+
+mod busy;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,6 +73,10 @@ pub struct Lateness {
     /// The rank that is late again and again at the cost of the others; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub straggler: Option<Rank>,
+    /// For how long the straggler was busy while the others waited; absent if it was last often enough
+    /// to be one by that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub busy: Option<Busy>,
     /// Why not all ranks, or none, are compared; absent if all are.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub incomplete: String,
@@ -101,6 +110,18 @@ pub struct RankLateness {
     pub self_ns: u64,
     /// The time for which it waited for other ranks, in all operations so far.
     pub waited_ns: u64,
+}
+
+/// For how long a straggler was busy while others waited for it, but for its longest pauses.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Busy {
+    /// The time that is judged.
+    pub span_ns: u64,
+    /// For how long of it the straggler did not wait for other ranks.
+    pub own_ns: u64,
+    /// The same of the rank of the others that waited least.
+    pub others_ns: u64,
 }
 
 impl Lateness {
@@ -313,7 +334,11 @@ fn judge(late: &mut Lateness, compared: &[Compared<'_>], seqs: &[u64]) {
             waited_ns,
         });
     }
-    late.straggler = straggler(late.ops, cycles, &lasts, &costs).map(|at| compared[at].comm.rank);
+    let straggler = straggler(late.ops, cycles, &lasts, &costs);
+    let busy = busy::busy(compared, &seqs[from..]);
+    let busy = busy.filter(|_| straggler.is_none() && late.incomplete.is_empty());
+    late.straggler = straggler.or(busy.map(|(at, _)| at)).map(|at| compared[at].comm.rank);
+    late.busy = busy.map(|(_, busy)| busy);
 }
 
 /// What operations cost the others because one rank called last.
