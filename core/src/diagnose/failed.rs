@@ -308,8 +308,8 @@ fn came_late(members: &Members<'_>, failure: &Failure) -> Vec<Rank> {
     members.iter().filter(|(_, (_, comm))| is_late(comm)).map(|(rank, _)| *rank).collect()
 }
 
-/// The ranks that are still inside an operation that failed on others, or inside an earlier one that
-/// holds it up: of several begun together, the ranks have called all. Of these, those that are
+/// The ranks that are still inside an operation that failed on others, or inside an earlier one
+/// that holds it up: of several begun together, the ranks have called all. Of these, those that are
 /// stopped, else those that have come least far.
 fn still_inside(members: &Members<'_>, failure: &Failure) -> Vec<Rank> {
     let is_inside = |comm: &CommSnapshot| {

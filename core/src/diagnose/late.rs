@@ -73,8 +73,8 @@ pub struct Lateness {
     /// The rank that is late again and again at the cost of the others; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub straggler: Option<Rank>,
-    /// For how long the straggler was busy while the others waited; absent if it was last often enough
-    /// to be one by that.
+    /// For how long the straggler was busy while the others waited; absent if it was last often
+    /// enough to be one by that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub busy: Option<Busy>,
     /// Why not all ranks, or none, are compared; absent if all are.

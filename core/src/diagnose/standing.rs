@@ -192,8 +192,8 @@ impl Snapshot {
         !self.ranks.is_empty() && self.ranks.iter().all(RankSnapshot::is_gone)
     }
 
-    /// The time from the last sign of life of a rank that is gone, from which its ages count, to the
-    /// reading of the others of its kernel; 0 if it lives, or if none of these does: in files
+    /// The time from the last sign of life of a rank that is gone, from which its ages count, to
+    /// the reading of the others of its kernel; 0 if it lives, or if none of these does: in files
     /// nothing is later.
     #[must_use]
     pub fn since_gone_ns(&self, rank: &RankSnapshot) -> u64 {

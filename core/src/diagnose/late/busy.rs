@@ -3,8 +3,8 @@
 //! A rank that is not given the processor, or is stopped again and again, is held up inside of
 //! operations as often as between them, and its delays are few and long: it calls last in a few of
 //! thousands, of which a few are kept. But each operation that is kept tells how long its rank had
-//! waited in all operations up to it. So of the time between two of them it is known how much a rank
-//! did not wait for others: it worked, or could not go on.
+//! waited in all operations up to it. So of the time between two of them it is known how much a
+//! rank did not wait for others: it worked, or could not go on.
 //!
 //! A rank is busy if that is twice as much as of any other rank, and more by a quarter of the time.
 //! Pauses make none: the two stretches that tell the most against it are left out. Nothing is said
@@ -26,7 +26,7 @@ const TIMES: u64 = 2;
 /// Of the time, by how many parts it must be more.
 const PART: u64 = 4;
 
-/// The rank that is busy while the others wait for it, in these operations; `None` if there is none.
+/// The rank that is busy while the others wait for it, in these operations; `None` if none is.
 pub(super) fn busy(compared: &[Compared<'_>], seqs: &[u64]) -> Option<(usize, Busy)> {
     let ops = seqs.last()?.saturating_sub(*seqs.first()?);
     if ops < LEAST_OPS || compared.iter().any(|one| is_rooted(one) || !is_told(one, seqs)) {

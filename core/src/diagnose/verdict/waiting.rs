@@ -316,26 +316,15 @@ fn verdict(
     let waits = format!("{} {wait} for {it} in {op} for {}", ranks_text(&by), duration(one.since_ns));
     let waits = if by.is_empty() { String::new() } else { format!("; {waits}") };
     let lacked = first_lacked(job, one, &culprits, &op);
-    let network = match (reason, &one.link) {
-        (Reason::Lost, Some(link)) if link.waits == Waits::Connect => {
-            Some((Confidence::Possible, link::not_set_up(job, one, link, (&op, is_past))))
-        }
-        (Reason::Lost, _) => passed::lost(job, one, (&op, is_past)).map(|text| (Confidence::Possible, text)),
-        (Reason::Unreachable, _) => {
-            let text = link::bad(job, one).and_then(|bad| bad.text(job, one.comm));
-            text.map(|text| (Confidence::Probable, text))
-        }
-        _ => None,
-    };
     let passed = Passed::of(job, one).filter(|_| class == Class::Mismatch);
-    let (side, confidence, text) = match (reason, network) {
-        (Reason::Calls, _) => {
+    let (side, confidence, text) = match reason {
+        Reason::Cycle => (Side::Application, Confidence::Certain, circle.text(is_past)),
+        Reason::Calls => {
             let text = passed.as_ref().map_or_else(String::new, |it| it.text(job, one, &culprits));
             (Side::Application, Confidence::Probable, text)
         }
-        (Reason::Cycle, _) => (Side::Application, Confidence::Certain, circle.text(is_past)),
-        (_, Some((confidence, text))) => (Side::Network, confidence, text),
-        (_, None) => told(reason, &culprits, &lacked, is_past),
+        _ => of_network(job, one, reason, (&op, is_past))
+            .unwrap_or_else(|| told(reason, &culprits, &lacked, is_past)),
     };
     let mut verdict = Verdict {
         class,
@@ -367,6 +356,27 @@ fn verdict(
         _ => {}
     }
     verdict
+}
+
+/// What is said of the network between ranks that wait for each other, or of a message between
+/// them.
+fn of_network(
+    job: &Snapshot,
+    one: &BlockedOn,
+    reason: Reason,
+    (op, is_past): (&str, bool),
+) -> Option<(Side, Confidence, String)> {
+    let (confidence, text) = match (reason, &one.link) {
+        (Reason::Lost, Some(link)) if link.waits == Waits::Connect => {
+            (Confidence::Possible, link::not_set_up(job, one, link, (op, is_past)))
+        }
+        (Reason::Lost, _) => (Confidence::Possible, passed::lost(job, one, (op, is_past))?),
+        (Reason::Unreachable, _) => {
+            (Confidence::Probable, link::bad(job, one).and_then(|bad| bad.text(job, one.comm))?)
+        }
+        _ => return None,
+    };
+    Some((Side::Network, confidence, text))
 }
 
 /// The call of that communicator that the culprits lack or are inside of: `op`, in which the others

@@ -27,7 +27,8 @@ pub const WAITED_NS: usize = 2;
 pub const ENDED: usize = 3;
 /// Words of an operation.
 pub const OP: usize = 4;
-/// For each [`place`], what [`WAITED_SO_FAR_NS`] was at the end of its operation. From layout 14 on.
+/// For each [`place`], what [`WAITED_SO_FAR_NS`] was at the end of its operation. From layout 14
+/// on.
 pub const SO_FAR: usize = OPS + OPS_COUNT * OP;
 /// Words of a row.
 pub const WORDS: usize = SO_FAR + OPS_COUNT;
