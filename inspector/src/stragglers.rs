@@ -1,7 +1,7 @@
 //! `ccl-inspect stragglers`: who calls late, and what that costs the others.
 
 use ccl::diagnose::{
-    Lateness, RankLateness, comm_name, duration, kernel_clock, lateness, ranks_text, render_verdict,
+    Busy, Lateness, RankLateness, comm_name, duration, kernel_clock, lateness, ranks_text, render_verdict,
 };
 use ccl::snapshot::{Missing, Snapshot, Standing};
 use ccl::types::{JobId, Rank};
@@ -95,7 +95,8 @@ fn text(told: &Told, is_cut: bool) -> String {
         out.extend(comm.straggler().map(|rank| sentence(comm, rank)));
     }
     if stragglers.is_empty() && !is_cut {
-        out.push_str("no straggler: no rank is last far more often than the others and costs them a tenth of their time\n");
+        out.push_str("no straggler: no rank is last far more often than the others and costs them a tenth of their time, or is busy \
+             for most of the time while they wait\n");
     }
     for note in &told.notes {
         out.push_str(&format!("note: {}\n", words::line(note)));
@@ -110,6 +111,18 @@ fn text(told: &Told, is_cut: bool) -> String {
 /// What makes a rank the straggler of a communicator, on one line.
 fn sentence(comm: &Lateness, rank: &RankLateness) -> String {
     let RankLateness { job_rank, pid, host, last, late_p50_ns, cost_ns, .. } = rank;
+    if let Some(Busy { span_ns, own_ns, others_ns }) = comm.busy {
+        return format!(
+            "SLOW rank {job_rank} (pid {pid} on {}) holds up {}: it was busy or could not go on for {} of {}, the others \
+             for {} at most; it was last in {last} of {} operations\n",
+            words::line(host),
+            words::line(&comm_name(&comm.name, comm.comm)),
+            duration(own_ns),
+            duration(span_ns),
+            duration(others_ns),
+            comm.ops
+        );
+    }
     format!(
         "SLOW rank {job_rank} (pid {pid} on {}) is late in {}: last in {last} of {} operations, {} after the \
          first rank on the median; that costs the others {} of {} for each\n",
@@ -222,7 +235,11 @@ mod tests {
         assert_eq!(cells(lines[5]), "5 71 a 1/2 95 % 40.0 ms 40.0 ms 40.0 ms 5.00 900.0 ms 100.0 ms");
         let json = serde_json::to_string(&told).unwrap();
         assert_eq!(serde_json::from_str::<Told>(&json).unwrap(), told);
-        told.comms[0].straggler = None;
+        told.comms[0].busy = Some(Busy { span_ns: 900 * MS, own_ns: 800 * MS, others_ns: 90 * MS });
+        let said = "SLOW rank 5 (pid 71 on a) holds up tp\\u{1b}: it was busy or could not go on for 800.0 ms of 900.0 ms, \
+                    the others for 90.0 ms at most; it was last in 19 of 20 operations";
+        assert_eq!(text(&told, false).lines().next(), Some(said));
+        (told.comms[0].straggler, told.comms[0].busy) = (None, None);
         assert!(text(&told, false).starts_with("no straggler: "));
     }
 

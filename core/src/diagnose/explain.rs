@@ -403,6 +403,7 @@ mod tests {
             called_ns: (seq * 100 + late_ms) * MS,
             waited_ns: (50 - late_ms) * MS,
             ended_ns: (seq * 100 + 60 + u64::from(number)) * MS,
+            ..PastOp::default()
         };
         let seen = OpSnapshot {
             kind: "AllReduce".into(),

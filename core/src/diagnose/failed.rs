@@ -308,12 +308,22 @@ fn came_late(members: &Members<'_>, failure: &Failure) -> Vec<Rank> {
     members.iter().filter(|(_, (_, comm))| is_late(comm)).map(|(rank, _)| *rank).collect()
 }
 
-/// The ranks that are still inside an operation that failed on others.
+/// The ranks that are still inside an operation that failed on others, or inside an earlier one
+/// that holds it up: of several begun together, the ranks have called all. Of these, those that are
+/// stopped, else those that have come least far.
 fn still_inside(members: &Members<'_>, failure: &Failure) -> Vec<Rank> {
     let is_inside = |comm: &CommSnapshot| {
-        !is_pair(&failure.op) && comm.op.state == OpState::Running && comm.op.seq == failure.seq
+        !is_pair(&failure.op) && comm.op.state == OpState::Running && comm.op.seq <= failure.seq
     };
-    members.iter().filter(|(_, (_, comm))| is_inside(comm)).map(|(rank, _)| *rank).collect()
+    let inside = || members.iter().filter(|(_, (_, comm))| is_inside(comm));
+    let is_stopped = |state: State| state == State::Stopped;
+    let some_stopped = inside().any(|(_, (state, _))| is_stopped(*state));
+    let first = inside().map(|(_, (_, comm))| comm.op.seq).min();
+    let holds = |(state, comm): &(State, &CommSnapshot)| match some_stopped {
+        true => is_stopped(*state),
+        false => Some(comm.op.seq) == first,
+    };
+    inside().filter(|(_, member)| holds(member)).map(|(rank, _)| *rank).collect()
 }
 
 /// If no rank is blamed for a lost peer: the ranks that are gone, did not fail and had not left.

@@ -10,13 +10,22 @@
 //! that was last three times as often as ranks are on the mean, and cost three times as much as any
 //! other, is a straggler too. One pause is one operation, so it never makes one; nor do
 //! operations that took much longer than most, as while a debugger looked at a process.
+//!
+//! Of an operation with a root, ranks come out at different times by nature: the root of a gather
+//! ends last, since the others only send, and then calls the next one last. There a rank is late
+//! only by as much as it spends between its operations more than others do.
+//!
+//! Who is not last that often, but busy for most of the time while the others wait for it, is a
+//! straggler too (`late/busy.rs`).
+
+mod busy;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use crate::diagnose::is_pair;
-use crate::snapshot::{ClockOffset, CommSnapshot, PastOp, RankSnapshot, Snapshot};
+use crate::snapshot::{ClockOffset, CommSnapshot, KindTotals, PastOp, RankSnapshot, Snapshot};
 use crate::types::{CommId, Rank};
 
 /// Operations before this moment do not count where there are enough later ones.
@@ -33,6 +42,9 @@ const PAUSE: u64 = 10;
 /// Twice what an anchor's readings are apart, and what its conversion adds: times of two processes
 /// of a kernel that differ by less are equal.
 const SAME_KERNEL_ERROR_NS: u64 = 5_000;
+/// Where one in so many operations has a root, when a rank calls depends on when it came out of the
+/// one before. Fewer cannot make one rank the last so often that it is a straggler.
+const ROOTED: u64 = 4;
 /// The kinds of which no rank ends before the last rank has called.
 const SYNCHRONIZING: [&str; 5] = ["AllReduce", "AllGather", "ReduceScatter", "Barrier", "AllToAll"];
 
@@ -61,6 +73,10 @@ pub struct Lateness {
     /// The rank that is late again and again at the cost of the others; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub straggler: Option<Rank>,
+    /// For how long the straggler was busy while the others waited; absent if it was last often
+    /// enough to be one by that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub busy: Option<Busy>,
     /// Why not all ranks, or none, are compared; absent if all are.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub incomplete: String,
@@ -85,7 +101,8 @@ pub struct RankLateness {
     /// Of 100 calls, 95 were.
     pub late_p95_ns: u64,
     /// What an operation cost the others, on the mean, because this rank called last: how long
-    /// they had waited when it called.
+    /// they had waited when it called; of operations with a root, only as far as this rank had
+    /// spent more time between its operations than another.
     pub cost_ns: u64,
     /// By how many times operations take longer because of that; 1.0 is the best.
     pub score: f64,
@@ -93,6 +110,18 @@ pub struct RankLateness {
     pub self_ns: u64,
     /// The time for which it waited for other ranks, in all operations so far.
     pub waited_ns: u64,
+}
+
+/// For how long a straggler was busy while others waited for it, but for its longest pauses.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Busy {
+    /// The time that is judged.
+    pub span_ns: u64,
+    /// For how long of it the straggler did not wait for other ranks.
+    pub own_ns: u64,
+    /// The same of the rank of the others that waited least.
+    pub others_ns: u64,
 }
 
 impl Lateness {
@@ -255,6 +284,7 @@ fn judge(late: &mut Lateness, compared: &[Compared<'_>], seqs: &[u64]) {
     let (mut lasts, mut costs) = (vec![0_u64; compared.len()], vec![Costs::default(); compared.len()]);
     let (mut cycles, mut timed) = (0_u64, 0_u64);
     let pause_ns = pause_ns(compared, &seqs[from.saturating_sub(1)..]);
+    let more_ns = more_between_ns(compared, &seqs[from..]);
     for (at, seq) in seqs.iter().enumerate().skip(from) {
         let ops: Vec<PastOp> = compared.iter().map(|one| one.op(*seq)).collect();
         let first_ns = ops.iter().map(|op| op.called_ns).min().unwrap_or(0);
@@ -273,6 +303,7 @@ fn judge(late: &mut Lateness, compared: &[Compared<'_>], seqs: &[u64]) {
         if let Some(last) = last_of(&ops, late.error_ns) {
             lasts[last] += 1;
             let cost = cost_ns(&ops, last, late.incomplete.is_empty());
+            let cost = more_ns.as_ref().map_or(cost, |more| cost.min(more[last]));
             costs[last].add(cycle.map_or(0, |cycle| cost.min(cycle)));
         }
     }
@@ -285,9 +316,8 @@ fn judge(late: &mut Lateness, compared: &[Compared<'_>], seqs: &[u64]) {
         let cost = costs[at].all;
         let rest = cycles.saturating_sub(cost).max(1);
         let sums = &one.comm.history.kinds;
-        let sum = |of: fn(&crate::snapshot::KindTotals) -> u64| {
-            sums.iter().fold(0_u64, |sum, kind| sum.saturating_add(of(kind)))
-        };
+        let sum =
+            |of: fn(&KindTotals) -> u64| sums.iter().fold(0_u64, |sum, kind| sum.saturating_add(of(kind)));
         let waited_ns = sum(|kind| kind.waited_ns);
         let all_ns = sum(|kind| kind.inside_ns).saturating_add(sum(|kind| kind.outside_ns));
         late.ranks.push(RankLateness {
@@ -304,7 +334,11 @@ fn judge(late: &mut Lateness, compared: &[Compared<'_>], seqs: &[u64]) {
             waited_ns,
         });
     }
-    late.straggler = straggler(late.ops, cycles, &lasts, &costs).map(|at| compared[at].comm.rank);
+    let straggler = straggler(late.ops, cycles, &lasts, &costs);
+    let busy = busy::busy(compared, &seqs[from..]);
+    let busy = busy.filter(|_| straggler.is_none() && late.incomplete.is_empty());
+    late.straggler = straggler.or(busy.map(|(at, _)| at)).map(|at| compared[at].comm.rank);
+    late.busy = busy.map(|(_, busy)| busy);
 }
 
 /// What operations cost the others because one rank called last.
@@ -355,6 +389,37 @@ fn pause_ns(compared: &[Compared<'_>], seqs: &[u64]) -> u64 {
 fn cycle_ns(compared: &[Compared<'_>], before: u64, seq: u64) -> u64 {
     let ended = |seq: u64| compared.iter().map(|one| one.op(seq).ended_ns).max().unwrap_or(0);
     ended(seq).saturating_sub(ended(before)) / (seq - before).max(1)
+}
+
+/// By rank, how much longer it is between two operations than the rank that is there for the
+/// shortest time; half of the times are longer. `None` where that does not matter, as all ranks
+/// come out of an operation together.
+///
+/// Each is a time of one clock. Only operations that are kept next to each other tell it.
+fn more_between_ns(compared: &[Compared<'_>], seqs: &[u64]) -> Option<Vec<u64>> {
+    let between = |one: &Compared<'_>| {
+        let pairs = seqs.windows(2).filter_map(|pair| Some((*pair.first()?, *pair.last()?)));
+        let pairs = pairs.filter(|(before, seq)| seq - before == 1);
+        let time = |(before, seq)| one.op(seq).called_ns.saturating_sub(one.op(before).ended_ns);
+        let mut times: Vec<u64> = pairs.map(time).collect();
+        times.sort_unstable();
+        times.get(times.len() / 2).copied().unwrap_or(0)
+    };
+    if !compared.iter().any(is_rooted) {
+        return None;
+    }
+    let between: Vec<u64> = compared.iter().map(between).collect();
+    let least = between.iter().min().copied().unwrap_or(0);
+    Some(between.into_iter().map(|ns| ns - least).collect())
+}
+
+/// Whether many of the collectives of a rank had a root.
+fn is_rooted(one: &Compared<'_>) -> bool {
+    let kinds = || one.comm.history.kinds.iter().filter(|kind| !is_pair(&kind.kind));
+    let sum = |sum: u64, kind: &KindTotals| sum.saturating_add(kind.operations);
+    let all = kinds().fold(0, sum);
+    let rooted = kinds().filter(|kind| !SYNCHRONIZING.contains(&kind.kind.as_str())).fold(0, sum);
+    rooted > 0 && rooted.saturating_mul(ROOTED) >= all
 }
 
 /// The one that called last, if that can be told.

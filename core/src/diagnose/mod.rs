@@ -40,7 +40,7 @@ pub use census::Census;
 pub use explain::{Explained, ExplainedRank, Stage, explain};
 pub use jobs::{Job, Numbers, jobs};
 pub use lacking::Lacking;
-pub use late::{Lateness, RankLateness, kernel_clock, lateness};
+pub use late::{Busy, Lateness, RankLateness, kernel_clock, lateness};
 pub use merge::{Given, Unreachable, merge, unread_peers};
 pub use narrow::{CommLine, Held, comms_named};
 pub use rates::{Counted, Rate};

@@ -192,6 +192,18 @@ impl Snapshot {
         !self.ranks.is_empty() && self.ranks.iter().all(RankSnapshot::is_gone)
     }
 
+    /// The time from the last sign of life of a rank that is gone, from which its ages count, to
+    /// the reading of the others of its kernel; 0 if it lives, or if none of these does: in files
+    /// nothing is later.
+    #[must_use]
+    pub fn since_gone_ns(&self, rank: &RankSnapshot) -> u64 {
+        let is_timed = |one: &RankSnapshot| one.to_mono_ns != 0 && !one.boot_id.is_empty();
+        let lives = |other: &&RankSnapshot| !other.is_gone() && other.boot_id == rank.boot_id;
+        let living = self.ranks.iter().filter(lives).filter(|other| is_timed(other));
+        let now_ns = living.map(|other| other.to_mono_ns).max().filter(|_| rank.is_gone() && is_timed(rank));
+        now_ns.map_or(0, |now_ns| now_ns.saturating_sub(rank.to_mono_ns))
+    }
+
     /// Whether that rank of a communicator is to blame for a failure that followed no other.
     #[must_use]
     pub fn is_blamed(&self, comm: CommId, rank: Rank) -> bool {

@@ -4,7 +4,9 @@
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::decode::Comms;
-use super::layout::history::{CALLED, ENDED, OP, OPS, OPS_COUNT, SEQ, WAITED_NS, WORDS, place};
+use super::layout::history::{
+    CALLED, ENDED, OP, OPS, OPS_COUNT, SEQ, SO_FAR, WAITED_NS, WAITED_SO_FAR_NS, WORDS, place,
+};
 use super::layout::{RowState, Table, durations, histogram};
 use super::mapping::Span;
 use super::words::{TableRows, state, word};
@@ -23,24 +25,33 @@ impl History {
     /// Keeps an operation in place of an earlier one.
     #[inline]
     pub(super) fn keep(&self, seq: u64, (called, ended): (Raw, Raw), waited_ns: u64) {
-        store(&self.words[OPS + place(seq) * OP..][..OP], seq, (called, ended), waited_ns);
+        let at = place(seq);
+        let so_far_ns = self.words[WAITED_SO_FAR_NS].load(Ordering::Relaxed).wrapping_add(waited_ns);
+        self.words[WAITED_SO_FAR_NS].store(so_far_ns, Ordering::Relaxed);
+        let words = (&self.words[OPS + at * OP..][..OP], &self.words[SO_FAR + at]);
+        store(words, seq, (called, ended), (waited_ns, so_far_ns));
     }
 }
 
+/// The words of an operation, and that for how long all had waited by its end.
+type Op<'a> = (&'a [AtomicU64], &'a AtomicU64);
+
 /// Writes an operation in place of an earlier one.
 #[inline]
-fn store(words: &[AtomicU64], seq: u64, (called, ended): (Raw, Raw), waited_ns: u64) {
+fn store((words, so_far): Op<'_>, seq: u64, (called, ended): (Raw, Raw), (waited_ns, so_far_ns): (u64, u64)) {
     words[SEQ].store(0, Ordering::Relaxed);
     fence(Ordering::Release);
     words[CALLED].store(called.0, Ordering::Relaxed);
     words[WAITED_NS].store(waited_ns, Ordering::Relaxed);
     words[ENDED].store(ended.0, Ordering::Relaxed);
+    so_far.store(so_far_ns, Ordering::Relaxed);
     words[SEQ].store(seq, Ordering::Release);
 }
 
 /// The operation at place `at`; `None` if there is none, it is being written, or it cannot be.
-fn past(words: &[AtomicU64], at: usize, scale: &Scale) -> Option<PastOp> {
+fn past((words, so_far): (&[AtomicU64], Option<&AtomicU64>), at: usize, scale: &Scale) -> Option<PastOp> {
     let seq = word(words, SEQ);
+    let waited_so_far_ns = so_far.map_or(0, |word| word.load(Ordering::Relaxed));
     let [called, waited_ns, ended] = [CALLED, WAITED_NS, ENDED].map(|at| word(words, at));
     fence(Ordering::Acquire);
     if seq == 0 || word(words, SEQ) != seq || place(seq) != at || called > ended {
@@ -48,7 +59,7 @@ fn past(words: &[AtomicU64], at: usize, scale: &Scale) -> Option<PastOp> {
     }
     let [called_ns, ended_ns] = [called, ended].map(|raw| scale.mono(Raw(raw)).0);
     let waited_ns = waited_ns.min(ended_ns.saturating_sub(called_ns));
-    Some(PastOp { seq, called_ns, waited_ns, ended_ns })
+    Some(PastOp { seq, called_ns, waited_ns, ended_ns, waited_so_far_ns })
 }
 
 /// Adds the histories to the communicators, with times of CLOCK_MONOTONIC.
@@ -57,7 +68,8 @@ pub(super) fn histories(words: &[AtomicU64], scale: &Scale, comms: &mut Comms) {
         let what = word(row, 0);
         let Some(at) = owner(comms, what) else { continue };
         let ops = row.get(OPS..).unwrap_or_default().chunks_exact(OP).take(OPS_COUNT).enumerate();
-        let mut ops: Vec<PastOp> = ops.filter_map(|(at, words)| past(words, at, scale)).collect();
+        let read = |(at, words)| past((words, row.get(SO_FAR + at)), at, scale);
+        let mut ops: Vec<PastOp> = ops.filter_map(read).collect();
         ops.sort_unstable_by_key(|op| op.seq);
         if let (Some((_, comm)), true) = (&mut comms[at], word(row, 0) == what) {
             comm.history.ops = ops;
@@ -128,16 +140,25 @@ mod tests {
         Scale::between(Anchor::default(), Anchor::default(), 1.0)
     }
 
-    fn words() -> [AtomicU64; OP] {
-        [const { AtomicU64::new(0) }; OP]
+    fn words() -> [AtomicU64; OP + 1] {
+        [const { AtomicU64::new(0) }; OP + 1]
+    }
+
+    /// Stores an operation; all had waited for twice as long by its end.
+    fn put(words: &[AtomicU64], seq: u64, times: (Raw, Raw), waited_ns: u64) {
+        store((&words[..OP], &words[OP]), seq, times, (waited_ns, waited_ns.wrapping_mul(2)));
+    }
+
+    fn read(words: &[AtomicU64], at: usize) -> Option<PastOp> {
+        past((words, words.get(OP)), at, &scale())
     }
 
     #[test]
     fn what_a_row_cannot_hold_is_left_out() {
         let check = |(seq, called, waited, ended): (u64, u64, u64, u64), at: usize, expect: Option<u64>| {
             let words = words();
-            store(&words, seq, (Raw(called), Raw(ended)), waited);
-            let found = past(&words, at, &scale());
+            put(&words, seq, (Raw(called), Raw(ended)), waited);
+            let found = read(&words, at);
             assert_eq!(found.map(|op| op.waited_ns), expect, "{seq} {called} {waited} {ended}");
         };
         check((6, 100, 30, 200), place(6), Some(30));
@@ -148,10 +169,10 @@ mod tests {
         check((u64::MAX, 0, u64::MAX, u64::MAX), place(u64::MAX), Some(0));
         // Half written: the writer stopped.
         let half = words();
-        store(&half, 6, (Raw(100), Raw(200)), 30);
+        put(&half, 6, (Raw(100), Raw(200)), 30);
         half[SEQ].store(0, Ordering::Relaxed);
-        assert_eq!(past(&half, place(6), &scale()), None);
-        assert_eq!(past(&half[..2], place(6), &scale()), None);
+        assert_eq!(read(&half, place(6)), None);
+        assert_eq!(read(&half[..2], place(6)), None);
     }
 
     fn check(quantile: Quantile, counts: &[(usize, u64)], expect: u64) {
@@ -192,17 +213,18 @@ mod tests {
         // Numbers that have the same place.
         let writer = std::thread::spawn(move || {
             for n in 1..=rounds {
-                store(&*written, n * 8 - 7, (Raw(n), Raw(3 * n)), n);
+                put(&*written, n * 8 - 7, (Raw(n), Raw(3 * n)), n);
             }
         });
         while !writer.is_finished() {
-            if let Some(op) = past(&*cell, place(1), &scale()) {
+            if let Some(op) = read(&*cell, place(1)) {
                 let n = op.called_ns;
                 assert_eq!((op.seq, op.waited_ns, Ns(op.ended_ns)), (n * 8 - 7, n, Ns(3 * n)));
+                assert_eq!(op.waited_so_far_ns, 2 * n);
             }
         }
         writer.join().unwrap();
         // At rest it is whole.
-        assert_eq!(past(&*cell, place(1), &scale()).unwrap().seq, rounds * 8 - 7);
+        assert_eq!(read(&*cell, place(1)).unwrap().seq, rounds * 8 - 7);
     }
 }

@@ -30,7 +30,7 @@ pub use ending::Ending;
 /// The first word: `CCLRECRD`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CCLRECRD");
 /// The version of this layout. It grows with every addition.
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;
 /// The oldest reader that understands this layout. It grows only if a meaning changes.
 pub const READABLE_SINCE: u32 = 1;
 

@@ -469,6 +469,7 @@ mod tests {
                     called_ns: *called_ns,
                     waited_ns: *waited_ns,
                     ended_ns: *ended_ns,
+                    ..PastOp::default()
                 })
                 .collect(),
             kinds: Vec::new(),

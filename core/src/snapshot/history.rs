@@ -25,6 +25,10 @@ pub struct PastOp {
     pub waited_ns: u64,
     /// When it ended.
     pub ended_ns: u64,
+    /// For how long all collectives up to this one waited for other ranks; absent if they did not,
+    /// and in recorders before layout 14.
+    #[serde(skip_serializing_if = "super::is_zero")]
+    pub waited_so_far_ns: u64,
 }
 
 /// The sums over all operations of one kind that have ended.

@@ -92,7 +92,7 @@ words! {
         NeverJoined = "never joined",
         /// The other host does not answer.
         Unreachable = "unreachable",
-        /// A message is on its way or lost: all ranks are inside, and each waits for another.
+        /// A message is on its way or lost: no rank holds up those that wait.
         Lost = "lost",
         /// It comes later than all others.
         Late = "late",

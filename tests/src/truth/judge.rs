@@ -518,6 +518,7 @@ impl Scene<'_> {
 
     fn at(&self, rank: u32, call: Option<&Call>, stand: &Stand, for_ns: u64, tag: &str) -> Judged {
         let line = self.line(rank)?;
+        // Ages of a rank that is gone count to now, where another one of its kernel lives.
         let (from, to) = self.window(line);
         let tagged = line.tagged.is_some() && tag == "a step";
         must(tag.is_empty() || tagged, || format!("its tag is not {tag}"))?;
@@ -534,7 +535,7 @@ impl Scene<'_> {
                 must(Self::is_under_way(made, (from, to)), || {
                     format!("rank {rank} has returned from {call}: {line}")
                 })?;
-                self.lasted(for_ns, made.from, (from, to))
+                self.lasted(for_ns, made.from, (from, self.to))
             }
             Stand::Idle => {
                 // A killed rank may have returned without a report.
@@ -553,7 +554,7 @@ impl Scene<'_> {
                     format!("rank {rank} called {} since", next.map_or(call, |next| &next.call))
                 })?;
                 let said = Duration::from_nanos(for_ns);
-                let most = to.since(made.from) + ROUNDING;
+                let most = self.to.since(made.from) + ROUNDING;
                 must(said <= most + said / 100, || format!("rank {rank} called it {most:?} ago"))
             }
             Stand::FailedAfter(error) => {
@@ -566,7 +567,7 @@ impl Scene<'_> {
             Stand::Failed(error) => {
                 let its = made.error.as_deref().unwrap_or("nothing");
                 must(its == error, || format!("rank {rank} failed with {its}: {line}"))?;
-                let most = to.since(made.to.unwrap_or(made.from)) + ROUNDING;
+                let most = self.to.since(made.to.unwrap_or(made.from)) + ROUNDING;
                 let said = Duration::from_nanos(for_ns);
                 must(said <= most + said / 100, || format!("rank {rank} failed {most:?} ago"))
             }

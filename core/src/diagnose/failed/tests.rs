@@ -169,7 +169,19 @@ fn when_time_is_up_those_are_to_blame_who_had_not_called_or_never_noticed() {
     assert_eq!(one.since_ns, 1_003);
     let still = Did { state: OpState::Running, process: State::Stopped, cause: None, ..FAILED };
     let lives = Did { process: State::Running, ..up.clone() };
-    check(&[lives, still, up.clone(), up.clone()], "Timeout", &[1]);
+    check(&[lives, still.clone(), up.clone(), up.clone()], "Timeout", &[1]);
+    // Of several that were begun together, the one before it holds it up: all have been called.
+    let mut group: Vec<_> = (0..4).map(|at| rank(at, &up)).collect();
+    group[1] = rank(1, &Did { seq: 6, ..still.clone() });
+    group[1].comms[0].op.called = 14;
+    check_ranks(&group, "Timeout", &[1]);
+    // Another one is inside of it, and waits for the one that is stopped or has come least far.
+    group[2] = rank(2, &Did { process: State::Running, ..still.clone() });
+    check_ranks(&group, "Timeout", &[1]);
+    group[1].state = State::Running;
+    check_ranks(&group, "Timeout", &[1]);
+    (group[1].comms[0].op.seq, group[2].state) = (8, State::Stopped);
+    check_ranks(&group, "Timeout", &[2]);
     check(&[up.clone(), up.clone(), up.clone(), up.clone()], "Timeout", &[]);
     // The last one came to it when it had failed on the others.
     let mut late: Vec<_> = (0..4).map(|at| rank(at, &up)).collect();

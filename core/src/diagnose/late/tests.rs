@@ -38,6 +38,7 @@ impl Hand {
                     called_ns: own * MS,
                     waited_ns: (all - own) * MS,
                     ended_ns: (all + self.inside_ms) * MS,
+                    ..PastOp::default()
                 }
             });
             let kinds = vec![KindTotals {
@@ -149,6 +150,124 @@ fn who_did_not_wait_was_not_held_up() {
     assert_eq!((late[0].ranks[0].last, late[0].straggler), (40, None));
 }
 
+/// A gather of large blocks, whose root is rank 2: the others only send, and come out 20 ms before
+/// the root does. Rank r is for `between(r)` milliseconds between two of them. Kept is what
+/// recorders keep.
+fn gather(between: impl Fn(u32) -> u64, kind: &'static str) -> Lateness {
+    let hand = Hand { kind, ..Hand::new(4, 200, 0, |_, _| 0) };
+    let mut job = hand.job();
+    let mut ended = [1_000 * MS; 4];
+    for seq in 1..=200_u64 {
+        let called: Vec<u64> = (0..4).map(|rank| ended[rank as usize] + between(rank) * MS).collect();
+        let last = called.iter().max().unwrap();
+        for (at, rank) in job.ranks.iter_mut().enumerate() {
+            let waited_ns = if at == 2 { last - called[2] } else { called[2].saturating_sub(called[at]) };
+            ended[at] = if at == 2 { last + 50 * MS } else { called[2].max(called[at]) + 30 * MS };
+            let op = PastOp { called_ns: called[at], waited_ns, ended_ns: ended[at], ..PastOp::default() };
+            rank.comms[0].history.ops[seq as usize - 1] = PastOp { seq, ..op };
+        }
+    }
+    for rank in &mut job.ranks {
+        rank.comms[0].history.ops.retain(|op| op.seq + (8 << op.seq.trailing_zeros()) > 200);
+    }
+    lateness(&job, kernel_clock(&job)).remove(0)
+}
+
+#[test]
+fn the_root_of_a_gather_calls_last_by_nature_and_is_late_by_its_own_time_only() {
+    let healthy = gather(|_| 0, "Gather");
+    assert_eq!((healthy.ranks[2].last, healthy.straggler), (healthy.ops, None), "{healthy:?}");
+    assert_eq!((healthy.ranks[2].cost_ns, healthy.ranks[2].late_p50_ns), (0, 20 * MS));
+    assert_eq!(gather(|_| 10, "Gather").straggler, None, "all work between them");
+    let late = gather(|rank| if rank == 2 { 30 } else { 10 }, "Gather");
+    assert_eq!(late.straggler, Some(Rank(2)), "{late:?}");
+    assert!(late.ranks[2].cost_ns <= 20 * MS && late.ranks[2].cost_ns > 19 * MS, "{late:?}");
+    assert_eq!(gather(|rank| if rank == 0 { 60 } else { 0 }, "Gather").straggler, Some(Rank(0)));
+    // Ranks come out of an all-gather together: who calls last is late, whatever came before.
+    assert_eq!(gather(|_| 0, "AllGather").straggler, Some(Rank(2)));
+}
+
+/// A job of `ops` all-reduces, of four ranks: rank r is busy before operation n for `own(n, r)`
+/// milliseconds, and then waits for the last one. Kept is what recorders keep.
+fn shared(ops: u64, own: impl Fn(u64, u32) -> u64) -> Snapshot {
+    let mut job = Hand::new(4, 0, 0, |_, _| 0).job();
+    let mut now = 1_000;
+    for seq in 1..=ops {
+        let called: Vec<u64> = (0..4).map(|rank| now + own(seq, rank)).collect();
+        now = called.iter().max().unwrap() + 1;
+        for (rank, own) in job.ranks.iter_mut().zip(&called) {
+            let kept = &mut rank.comms[0].history.ops;
+            let so_far_ns = kept.last().map_or(0, |op| op.waited_so_far_ns);
+            let (called_ns, waited_ns, ended_ns) = (own * MS, (now - 1 - own) * MS, now * MS);
+            let waited_so_far_ns = so_far_ns + waited_ns;
+            kept.push(PastOp { seq, called_ns, waited_ns, ended_ns, waited_so_far_ns });
+        }
+    }
+    for rank in &mut job.ranks {
+        let history = &mut rank.comms[0].history;
+        history.ops.retain(|op| op.seq + (8 << op.seq.trailing_zeros()) > ops);
+        let waited_ns = history.ops.last().map_or(0, |op| op.waited_so_far_ns);
+        (history.kinds[0].operations, history.kinds[0].waited_ns) = (ops, waited_ns);
+    }
+    job
+}
+
+#[test]
+fn who_is_busy_while_the_others_wait_is_a_straggler_however_seldom_it_is_last() {
+    let check = |what: &str, job: &Snapshot, expect: Option<u32>| {
+        let late = lateness(job, kernel_clock(job)).remove(0);
+        assert_eq!(late.straggler, expect.map(Rank), "{what}: {late:?}");
+        assert_eq!(late.busy.is_some(), expect.is_some(), "{what}: {late:?}");
+        late
+    };
+    // Not given the processor for 150 ms in each tenth operation.
+    let starved = |seq, rank| if rank == 2 && seq % 10 == 3 { 150 } else { 2 };
+    let late = check("starved", &shared(1_000, starved), Some(2));
+    let busy = late.busy.unwrap();
+    assert!(busy.own_ns * 10 > busy.span_ns * 9 && busy.others_ns * 4 < busy.span_ns, "{busy:?}");
+    assert!(late.ranks[2].last * 2 < late.ops, "{late:?}");
+    // Stopped for 400 ms in each hundredth: in none of those that were kept.
+    let stopped = |seq, rank| if rank == 1 && seq % 100 == 9 { 400 } else { 1 };
+    let late = check("stopped", &shared(20_000, stopped), Some(1));
+    assert_eq!(late.ranks[1].last, 0, "{late:?}");
+    check(
+        "in turn",
+        &shared(1_000, |seq, rank| if seq % 40 == u64::from(rank) * 10 + 3 { 150 } else { 2 }),
+        None,
+    );
+    check("all alike", &shared(1_000, |_, _| 10), None);
+    check(
+        "by less than a quarter",
+        &shared(1_000, |seq, rank| if rank == 2 && seq % 10 == 3 { 6 } else { 2 }),
+        None,
+    );
+    for pauses in [&[700_u64][..], &[300, 700]] {
+        let pause = |seq, rank| if rank == 3 && pauses.contains(&seq) { 3_000 } else { 5 };
+        check("pauses", &shared(1_000, pause), None);
+    }
+    check("for a moment", &shared(60, |seq, rank| if rank == 2 && seq % 10 == 3 { 20 } else { 1 }), None);
+    let long_ago = |seq, rank| if rank == 2 && seq < 1_000 && seq % 10 == 3 { 150 } else { 10 };
+    check("long ago", &shared(3_000, long_ago), None);
+    let other = |change: &dyn Fn(&mut CommSnapshot)| {
+        let mut job = shared(1_000, starved);
+        job.ranks.iter_mut().for_each(|rank| change(&mut rank.comms[0]));
+        check("not told", &job, None);
+    };
+    other(&|row| row.history.kinds[0].kind = "Scatter".into());
+    other(&|row| row.history.ops.iter_mut().for_each(|op| op.waited_so_far_ns = 0));
+    other(&|row| {
+        let waited_ns = 20_000 * MS;
+        row.history.kinds.push(KindTotals { kind: "Recv".into(), waited_ns, ..KindTotals::default() });
+    });
+    // It waited in another communicator.
+    let mut job = shared(1_000, starved);
+    let mut row = job.ranks[2].comms[0].clone();
+    (row.id, row.rank, row.history.kinds[0].waited_ns) = (CommId(8), Rank(0), 20_000 * MS);
+    row.history.ops.clear();
+    job.ranks[2].comms.push(row);
+    assert_eq!(lateness(&job, kernel_clock(&job)).iter().find_map(|late| late.straggler), None);
+}
+
 #[test]
 fn what_the_clocks_do_not_tell_is_not_said() {
     let hand = Hand::new(4, 40, 0, |_, rank| u64::from(rank == 2));
@@ -195,7 +314,8 @@ fn only_what_all_kept_is_compared_and_no_number_does_harm() {
     assert_eq!((late.ops, late.first_seq, late.last_seq), (7, 1, 37));
     assert_eq!((late.straggler, late.incomplete.as_str()), (None, "1 of 3 ranks were not read"));
     for op in &mut job.ranks[1].comms[0].history.ops {
-        *op = PastOp { seq: op.seq, called_ns: u64::MAX - 1, waited_ns: u64::MAX, ended_ns: u64::MAX };
+        (op.called_ns, op.waited_ns, op.ended_ns) = (u64::MAX - 1, u64::MAX, u64::MAX);
+        op.waited_so_far_ns = u64::MAX;
     }
     job.ranks[1].comms[0].history.kinds[0].inside_ns = u64::MAX;
     job.ranks[1].comms[0].history.kinds.push(KindTotals { waited_ns: u64::MAX, ..KindTotals::default() });

@@ -132,9 +132,9 @@ fn table(out: &mut String, job: &Snapshot) {
     for rank in &job.ranks {
         let mut comms = rank.comms.iter().filter(shown).peekable();
         if comms.peek().is_none() {
-            rows.push(row(rank, None));
+            rows.push(row(job, rank, None));
         }
-        rows.extend(comms.map(|comm| row(rank, Some(comm))));
+        rows.extend(comms.map(|comm| row(job, rank, Some(comm))));
     }
     aligned(out, &rows);
 }
@@ -159,7 +159,8 @@ fn aligned<const N: usize>(out: &mut String, rows: &[[String; N]]) {
     }
 }
 
-fn row(rank: &RankSnapshot, comm: Option<&CommSnapshot>) -> [String; 11] {
+fn row(job: &Snapshot, rank: &RankSnapshot, comm: Option<&CommSnapshot>) -> [String; 11] {
+    let since = |ns: u64| duration(ns.saturating_add(job.since_gone_ns(rank)));
     let letter = rank.letter.filter(|letter| *letter == 'D').map(|_| " (D)").unwrap_or_default();
     let process = [
         rank.rank.to_string(),
@@ -191,7 +192,7 @@ fn row(rank: &RankSnapshot, comm: Option<&CommSnapshot>) -> [String; 11] {
                     // Ages are shown for live ranks only: for a rank that is gone they have no
                     // meaning.
                     (None, OpState::Failed) if rank.is_gone() => format!("after {}", duration(op.lasted_ns)),
-                    _ => comm.standing_ns().map_or_else(String::new, duration),
+                    _ => comm.standing_ns().map_or_else(String::new, since),
                 },
                 comm.op.tag.clone(),
             ]

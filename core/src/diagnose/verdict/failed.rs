@@ -1,12 +1,13 @@
 //! Verdicts on what has failed: the failure recorded its cause, and the cells hold both sides.
 
+use super::passed::Passed;
 use super::{Groups, link, named, process, verb};
 use crate::diagnose::failed::calls::pair;
 use crate::diagnose::standing::INIT;
 use crate::diagnose::{call_name, comm_name, duration, lacked, ranks_text};
 use crate::snapshot::{
-    Called, Class, CommSnapshot, Confidence, Culprit, Failure, OpSnapshot, OpState, QueuePairSnapshot,
-    RankSnapshot, Reason, Side, Snapshot, Standing, Verdict,
+    BlockedOn, Called, Class, CommSnapshot, Confidence, Culprit, Failure, OpSnapshot, OpState,
+    QueuePairSnapshot, RankSnapshot, Reason, Side, Snapshot, Standing, Verdict,
 };
 use crate::text::harmless;
 use crate::types::Rank;
@@ -136,6 +137,7 @@ fn what(job: &Snapshot, failure: &Failure, rank: Option<&RankSnapshot>) -> (Clas
             (Class::PeerDead, Reason::Panicked)
         }
         "Aborted" => (Class::Aborted, Reason::Aborts),
+        "Timeout" if rank.is_none() && has_passed(job, failure) => (Class::Mismatch, Reason::Calls),
         "Timeout" => {
             let is_late = !failure.missing.is_empty() || rank.and_then(|it| late_ns(failure, it)).is_some();
             // Before its call it needs no connection.
@@ -155,6 +157,14 @@ fn what(job: &Snapshot, failure: &Failure, rank: Option<&RankSnapshot>) -> (Clas
         "System" | "Unavailable" if itself().is_none() => (Class::Aborted, Reason::Aborts),
         _ => itself().unwrap_or((Class::StuckLocal, Reason::Inside)),
     }
+}
+
+/// Whether nobody is to blame for a timeout, and it waited for a rank that had completed its call
+/// and owed no message.
+fn has_passed(job: &Snapshot, failure: &Failure) -> bool {
+    let Failure { comm, op, seq, .. } = failure.clone();
+    let one = BlockedOn { comm, op, seq, by: failure.ranks.clone(), ..BlockedOn::default() };
+    failure.blamed.is_empty() && Passed::of(job, &one).is_some_and(|passed| !passed.is_owed)
 }
 
 /// How much later than others a rank came to an operation that timed out, at least; `None` if it

@@ -11,10 +11,12 @@
 //! starves. Only where nothing is wrong with the process itself, the waits decide: it waits for
 //! those who wait for it, it has not called, or the link between them does not answer.
 
+mod circle;
 mod failed;
 mod joining;
 mod link;
 mod next;
+mod passed;
 mod process;
 mod sentence;
 mod slow;

@@ -2,10 +2,10 @@
 
 use super::told;
 use crate::diagnose::joining::in_init_ns;
-use crate::diagnose::{comm_name, duration};
+use crate::diagnose::{comm_name, duration, ranks_text};
 use crate::snapshot::{
-    Class, CommSnapshot, Confidence, Culprit, End, Lacks, RankSnapshot, Reason, Side, Snapshot, Standing,
-    State, ThreadFacts, Verdict,
+    Class, CommSnapshot, Confidence, Culprit, End, Lacks, OpSnapshot, OpState, RankSnapshot, Reason, Side,
+    Snapshot, Standing, State, ThreadFacts, Verdict,
 };
 use crate::types::{CommId, Rank, SERVICE_THREAD};
 
@@ -281,6 +281,7 @@ fn of_idle(job: &Snapshot, rank: &RankSnapshot) -> Option<Verdict> {
     };
     let culprits = vec![culprit(rank)];
     let named = super::named(&culprits);
+    let mut victims = Vec::new();
     let service = rank.facts.threads.iter().find(|thread| thread.name == SERVICE_THREAD);
     let (side, confidence, why) = match reason {
         Reason::Silent => {
@@ -299,7 +300,14 @@ fn of_idle(job: &Snapshot, rank: &RankSnapshot) -> Option<Verdict> {
             (side, sure, why)
         }
         _ => {
-            (Side::Machine, Confidence::Certain, format!("{named} is {reason}, and nobody waits for it yet"))
+            let waited = waited_for(job, rank).map(|(row, those)| {
+                let op = format!("{} of {}", row.activity(), comm_name(&row.name, row.id));
+                victims = those;
+                let they = super::verb(victims.len(), "it", "they");
+                format!("; {} waited for it in {op} until {they} failed or ended", ranks_text(&victims))
+            });
+            let what = waited.unwrap_or_else(|| ", and nobody waits for it yet".into());
+            (Side::Machine, Confidence::Certain, format!("{named} is {reason}{what}"))
         }
     };
     Some(Verdict {
@@ -307,6 +315,7 @@ fn of_idle(job: &Snapshot, rank: &RankSnapshot) -> Option<Verdict> {
         standing: Standing::Suspect,
         reason,
         why,
+        victims,
         culprits,
         since_ns: silent_ns,
         side,
@@ -314,6 +323,27 @@ fn of_idle(job: &Snapshot, rank: &RankSnapshot) -> Option<Verdict> {
         evidence: service.map(|thread| thread_line(rank.rank, thread)).into_iter().collect(),
         ..Verdict::default()
     })
+}
+
+/// The ranks that waited for a process until their operation failed or they ended, and the row of
+/// the first of them. Those that wait still are told of where they wait.
+fn waited_for<'a>(job: &'a Snapshot, rank: &RankSnapshot) -> Option<(&'a CommSnapshot, Vec<Rank>)> {
+    let is_it = |row: &CommSnapshot, op: &OpSnapshot| {
+        let own = rank.comms.iter().filter(|own| !own.ended && own.id == row.id);
+        op.wait
+            .as_ref()
+            .is_some_and(|wait| wait.waits.is_for_rank() && own.map(|own| own.rank).any(|it| it == wait.peer))
+    };
+    let has_waited = |other: &RankSnapshot, row: &CommSnapshot| {
+        let op = row.operation();
+        let is_over = op.state == OpState::Failed || other.is_gone() && op.state == OpState::Running;
+        is_over && is_it(row, op)
+    };
+    let rows = job.ranks.iter().flat_map(|other| other.comms.iter().map(move |row| (other, row)));
+    let waited: Vec<_> = rows.filter(|(other, row)| has_waited(other, row)).collect();
+    let (_, first) = waited.first()?;
+    let those = waited.iter().filter(|(_, row)| row.id == first.id).map(|(other, _)| other.rank);
+    Some((first, those.collect()))
 }
 
 /// What was seen of a process, a line each.

@@ -1,7 +1,7 @@
 //! Verdicts on what moves, but badly: a rank that calls later than all others, again and again.
 
 use super::{named, process};
-use crate::diagnose::late::{Lateness, RankLateness, kernel_clock, lateness};
+use crate::diagnose::late::{Busy, Lateness, RankLateness, kernel_clock, lateness};
 use crate::diagnose::{comm_name, duration};
 use crate::snapshot::{Class, Confidence, Culprit, Reason, Side, Snapshot, Standing, Verdict};
 use crate::types::Rank;
@@ -17,15 +17,22 @@ fn of_comm(job: &Snapshot, of: &Lateness) -> Option<Verdict> {
     let others: Vec<Rank> =
         of.ranks.iter().map(|one| one.job_rank).filter(|rank| *rank != late.job_rank).collect();
     let comm = comm_name(&of.name, of.comm);
-    let why = format!(
-        "{} called last in {} of {} operations of {comm}, {} after the first of the others (p50); an operation \
-         takes {:.2} times as long because of that",
-        named(&culprits),
+    let often = format!(
+        "called last in {} of {} operations of {comm}, {} after the first of the others (p50)",
         late.last,
         of.ops,
-        duration(late.late_p50_ns),
-        late.score
+        duration(late.late_p50_ns)
     );
+    let who = named(&culprits);
+    let why = match of.busy {
+        None => format!("{who} {often}; an operation takes {:.2} times as long because of that", late.score),
+        Some(Busy { span_ns, own_ns, others_ns }) => format!(
+            "{who} was busy or could not go on for {} of {} in {comm}, the others for {} at most: they wait for it",
+            duration(own_ns),
+            duration(span_ns),
+            duration(others_ns)
+        ),
+    };
     let mut evidence = vec![
         format!(
             "rank {}: p95 {}; it cost the others {} per operation",
@@ -40,7 +47,14 @@ fn of_comm(job: &Snapshot, of: &Lateness) -> Option<Verdict> {
             duration(late.waited_ns)
         ),
     ];
-    let crowded = delay_pct(job, late, |pct| of.op_ns.saturating_mul(pct) / 100 >= late.late_p50_ns / 2);
+    if of.busy.is_some() {
+        evidence.insert(0, format!("rank {}: {often}", late.job_rank));
+    }
+    let (all_ns, late_ns) = match of.busy {
+        None => (of.op_ns, late.late_p50_ns),
+        Some(Busy { span_ns, own_ns, others_ns }) => (span_ns, own_ns.saturating_sub(others_ns)),
+    };
+    let crowded = delay_pct(job, late, |pct| all_ns.saturating_mul(pct) / 100 >= late_ns / 2);
     let (side, confidence) = match crowded {
         Some(pct) => {
             let line = "its threads, taken together, waited for a processor for";

@@ -3,6 +3,7 @@
 mod cause;
 mod joining;
 mod pairs;
+mod passed;
 mod slow;
 
 use super::*;

@@ -9,6 +9,8 @@
 ///
 /// Stored last.
 pub const WHAT: usize = 0;
+/// The sum of the waits of all operations so far, in nanoseconds. From layout 14 on.
+pub const WAITED_SO_FAR_NS: usize = 1;
 /// The operations, each at its [`place`].
 pub const OPS: usize = super::LINE;
 /// The number of operations that a row holds.
@@ -25,8 +27,11 @@ pub const WAITED_NS: usize = 2;
 pub const ENDED: usize = 3;
 /// Words of an operation.
 pub const OP: usize = 4;
+/// For each [`place`], what [`WAITED_SO_FAR_NS`] was at the end of its operation. From layout 14
+/// on.
+pub const SO_FAR: usize = OPS + OPS_COUNT * OP;
 /// Words of a row.
-pub const WORDS: usize = OPS + OPS_COUNT * OP;
+pub const WORDS: usize = SO_FAR + OPS_COUNT;
 
 /// The place of an operation among those of its row.
 #[inline]

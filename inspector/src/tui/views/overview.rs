@@ -187,10 +187,12 @@ fn of_member(scene: &Scene<'_>, member: Option<Member<'_>>) -> [Cell; 4] {
     let Some(member) = member else { return std::array::from_fn(|_| Cell::default()) };
     let comm = member.comm;
     let on = comm.long_wait().and_then(|(_, on)| on);
+    let later_ns = scene.job.since_gone_ns(member.rank);
+    let since_ns = comm.standing_ns().map(|ns| ns.saturating_add(later_ns));
     [
         Cell::text(operation_text(comm)),
         scene.standing(&member),
-        comm.standing_ns().map_or_else(Cell::default, |ns| Cell::sorted(duration(ns), ns)),
+        since_ns.map_or_else(Cell::default, |ns| Cell::sorted(duration(ns), ns)),
         on.map_or_else(Cell::default, |peer| Cell::number(scene.job.job_rank(comm.id, peer).0)),
     ]
 }

@@ -23,6 +23,56 @@ fn a_death_that_nobody_has_noticed_is_told() {
 }
 
 #[test]
+fn a_stopped_process_that_others_waited_for_until_they_failed_is_told_with_them() {
+    let mut job = job(&[0, 3]);
+    (job.ranks[1].state, job.ranks[1].heartbeat_ns) = (State::Stopped, 2 * SECOND);
+    let expect = [(Class::StuckLocal, Reason::Stopped, &[1][..], Standing::Suspect)];
+    let found = check(&job, &expect);
+    assert_eq!(found[0].why, "rank 1 (pid 71 on a) is stopped, and nobody waits for it yet");
+    // Rank 2 failed, and rank 0 was killed there.
+    let waits = |rank: &mut RankSnapshot, state: OpState| {
+        let row = &mut rank.comms[0];
+        row.name = "world".into();
+        (row.op.state, row.op.seq) = (state, 5);
+        row.op.wait = Some(OpWait { waits: Waits::Peer, peer: Rank(1), ..OpWait::default() });
+        row.ended = true;
+    };
+    waits(&mut job.ranks[2], OpState::Failed);
+    let found = check(&job, &expect);
+    let said = "rank 1 (pid 71 on a) is stopped; rank 2 waited for it in AllReduce #5 of world until it failed \
+                or ended";
+    assert_eq!((found[0].why.as_str(), &found[0].victims), (said, &ranks(&[2])));
+    waits(&mut job.ranks[0], OpState::Running);
+    job.ranks[0].state = State::Left;
+    assert_eq!(check(&job, &expect)[0].victims, ranks(&[0, 2]));
+}
+
+#[test]
+fn what_happened_on_a_rank_that_is_gone_is_as_long_ago_as_its_kernel_tells() {
+    let mut job = Snapshot { blocked_on: vec![blocked(&[], &[2, 3], &[0, 1], 4 * SECOND)], ..job(&[]) };
+    for rank in &mut job.ranks {
+        (rank.boot_id, rank.to_mono_ns) = ("k".into(), 10 * SECOND);
+    }
+    for rank in &mut job.ranks[2..] {
+        (rank.state, rank.to_mono_ns, rank.facts.end) = (State::Exited, 6 * SECOND, End::Exited);
+    }
+    job.ranks[2].comms[0].op.age_ns = 11_000;
+    let line = |job: &Snapshot, state: OpState| {
+        let mut job = job.clone();
+        job.ranks[2].comms[0].op.state = state;
+        let found = check(&job, &[(Class::PeerDead, Reason::Exited, &[2, 3], Standing::Stalled)]);
+        found[0].evidence.iter().find(|line| line.contains("AllReduce")).cloned().unwrap_or_default()
+    };
+    assert_eq!(line(&job, OpState::Failed), "rank 2: AllReduce #5 failed 4.0 s ago");
+    let said = "rank 2: it was inside AllReduce #5, for 11.0 us, when it ended";
+    assert_eq!(line(&job, OpState::Running), said);
+    assert_eq!((job.since_gone_ns(&job.ranks[2]), job.since_gone_ns(&job.ranks[0])), (4 * SECOND, 0));
+    // Another kernel has another clock.
+    job.ranks[2].boot_id = "other".into();
+    assert_eq!(line(&job, OpState::Failed), "rank 2: AllReduce #5 failed 11.0 us ago");
+}
+
+#[test]
 fn what_a_watchdog_gave_up_for_is_the_cause() {
     let failure = Failure {
         comm: COMM,

@@ -13,7 +13,8 @@ fn late(late_ms: u64) -> Snapshot {
             let began_ns = seq * 20 * MS;
             let called_ns = began_ns + if is_late { late_ms * MS } else { 0 };
             let waited_ns = if is_late { 0 } else { late_ms * MS };
-            PastOp { seq, called_ns, waited_ns, ended_ns: began_ns + (late_ms + 1) * MS }
+            let ended_ns = began_ns + (late_ms + 1) * MS;
+            PastOp { seq, called_ns, waited_ns, ended_ns, ..PastOp::default() }
         };
         rank.boot_id = "a".into();
         rank.comms[0].history = History { ops: (1..=20).map(op).collect(), ..History::default() };
@@ -53,4 +54,31 @@ fn one_that_is_late_because_it_waits_for_a_processor_is_slow_because_of_the_mach
     assert_eq!(side(8, None, 20).0, Side::Machine);
     assert_eq!(side(16, Some(true), 20).0, Side::Machine);
     assert_eq!(side(8, None, 0).0, Side::Application);
+}
+
+#[test]
+fn one_that_is_busy_while_the_others_wait_is_slow_however_seldom_it_is_last() {
+    const MS: u64 = 1_000_000;
+    let mut job = job(&[]);
+    // Rank 2 never waits, and the others do for 100 of each 110 ms.
+    for rank in &mut job.ranks {
+        let is_slow = rank.rank == Rank(2);
+        let op = |seq: u64| {
+            let (ended_ns, waited_ns) = (seq * 110 * MS, if is_slow { 0 } else { 100 * MS * seq });
+            let called_ns = ended_ns - MS;
+            PastOp { seq, called_ns, ended_ns, waited_so_far_ns: waited_ns, ..PastOp::default() }
+        };
+        rank.boot_id = "a".into();
+        rank.comms[0].history = History { ops: (1..=40).map(op).collect(), ..History::default() };
+    }
+    let expect = [(Class::Slow, Reason::Late, &[2][..], Standing::Suspect)];
+    let found = check(&job, &expect);
+    let said = "rank 2 (pid 72 on a) was busy or could not go on for ";
+    assert!(found[0].why.starts_with(said), "{}", found[0].why);
+    assert!(found[0].why.ends_with(" at most: they wait for it"), "{}", found[0].why);
+    let line = "rank 2: called last in 0 of 40 operations of";
+    assert!(found[0].evidence[0].starts_with(line), "{:?}", found[0].evidence);
+    assert_eq!(found[0].side, Side::Application);
+    job.ranks[2].facts = ProcessFacts { run_delay_pct: 50, ..ProcessFacts::default() };
+    assert_eq!(check(&job, &expect)[0].side, Side::Machine);
 }
