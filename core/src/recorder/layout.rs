@@ -30,7 +30,7 @@ pub use ending::Ending;
 /// The first word: `CCLRECRD`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CCLRECRD");
 /// The version of this layout. It grows with every addition.
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;
 /// The oldest reader that understands this layout. It grows only if a meaning changes.
 pub const READABLE_SINCE: u32 = 1;
 
@@ -331,8 +331,8 @@ pub mod op {
 pub mod link_id {
     /// The identity of the link. Stored last.
     ///
-    /// [`super::RowState`] | direction << 8 | transport << 16 | has a peer << 24 | channel << 32 |
-    /// comm row << 48.
+    /// [`super::RowState`] | direction << 8 | transport << 16 | has a peer << 24 | reads the peer's
+    /// shared lane << 25, from layout 14 on | channel << 32 | comm row << 48.
     pub const WHAT: usize = 0;
     /// The peer, and in the upper half the generation of the comm row.
     pub const PEER: usize = 1;
