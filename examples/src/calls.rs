@@ -19,6 +19,12 @@ pub enum Call {
     Reduce,
     /// Barrier.
     Barrier,
+    /// All-to-all.
+    AllToAll,
+    /// Gather at rank 0.
+    Gather,
+    /// Scatter from rank 0.
+    Scatter,
     /// Even ranks send to the next rank, odd ranks receive from the one before.
     Pair,
 }
@@ -77,6 +83,22 @@ pub fn call(comm: &Communicator, which: Call, count: usize, iteration: u64) -> R
             check(&output, |at| datum(n - 1, at, iteration))
         }
         Call::Barrier => comm.barrier(),
+        Call::AllToAll => {
+            let mut output = vec![-1.0; count * n as usize];
+            comm.all_to_all(&data(me, 0, count * n as usize, iteration), &mut output)?;
+            check(&output, |at| datum((at / count) as u32, me as usize * count + at % count, iteration))
+        }
+        Call::Gather => {
+            let mut output = vec![-1.0; if me == 0 { count * n as usize } else { 0 }];
+            comm.gather(&mine, &mut output, Rank(0))?;
+            check(&output, |at| datum((at / count) as u32, at % count, iteration))
+        }
+        Call::Scatter => {
+            let all = data(0, 0, if me == 0 { count * n as usize } else { 0 }, iteration);
+            let mut output = vec![-1.0; count];
+            comm.scatter(&all, &mut output, Rank(0))?;
+            check(&output, |at| datum(0, me as usize * count + at, iteration))
+        }
         Call::Pair if me % 2 == 0 && me + 1 < n => comm.send(&mine, Rank(me + 1)),
         Call::Pair if me % 2 == 1 => {
             let mut output = vec![-1.0; count];

@@ -190,7 +190,13 @@ fn text(told: &Told) -> String {
 fn of_operation(out: &mut String, told: &Explained) {
     let mut what = format!("{} of {}", told.call(), words::line(&told.name));
     if !told.dtype.is_empty() {
-        what += &format!(": {} {}, {}", told.count, told.dtype, words::bytes(told.bytes as f64));
+        let of = if told.uneven && told.count == 0 {
+            // Of an all-to-all of blocks that differ no total is recorded.
+            told.dtype.clone()
+        } else {
+            format!("{} {}, {}", told.count, told.dtype, words::bytes(told.bytes as f64))
+        };
+        what += &format!(": {of}{}", if told.uneven { ", uneven" } else { "" });
     }
     let kind = kind_of(told);
     if kind.is_some_and(CollKind::reduces) && !told.op.is_empty() {
@@ -340,6 +346,14 @@ mod tests {
              5     71   a     1/2        inside  +0 ns   +2.0 ms  -      30.0 ms  rank 4\n\
              note: a\\nb\n"
         );
+        let mut uneven = told.operation.clone().unwrap();
+        (uneven.kind, uneven.count, uneven.bytes, uneven.uneven) = ("AllToAll".into(), 0, 0, true);
+        let said = |operation| text(&Told { operation: Some(operation), ..Told::default() });
+        let of_all = said(uneven.clone());
+        assert!(of_all.starts_with("AllToAll #7 of tp: F32, uneven; Ring, 2 channels"), "{of_all}");
+        (uneven.kind, uneven.count, uneven.bytes) = ("ReduceScatter".into(), 12, 48);
+        let of_all = said(uneven);
+        assert!(of_all.starts_with("ReduceScatter #7 of tp: 12 F32, 48 B, uneven, Sum; Ring"), "{of_all}");
         let verdict = Verdict { why: "rank 0 has not said where to meet".into(), ..Verdict::default() };
         let said = text(&Told { verdict: Some(verdict), ..Told::default() });
         assert!(said.ends_with(": rank 0 has not said where to meet\nno collective was called\n"), "{said}");

@@ -171,8 +171,8 @@ pub fn judge(instance: &Instance, expected: &Expected, ended: &Ended) -> (String
 mod tests {
     use super::*;
 
-    const TEXT: &str = "comm world: rank 2: Broadcast #7: channel 0: peer rank 1: rank 0 called Broadcast #7 (count 4, F32, Sum, \
-        root 0); rank 1 called Broadcast #7 (count 5, F32, Sum, root 1); rank 0 / rank 1 differ in root 0 / 1, count 4 / 5; make all \
+    const TEXT: &str = "comm world: rank 2: Broadcast #7: channel 0: peer rank 1: rank 0 called Broadcast #7 (count 4, F32, \
+        root 0); rank 1 called Broadcast #7 (count 5, F32, root 1); rank 0 / rank 1 differ in root 0 / 1, count 4 / 5; make all \
         ranks call the same, in the same order";
 
     #[test]

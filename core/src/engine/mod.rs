@@ -205,7 +205,10 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
     /// The cell of a link on which this rank reads.
     #[must_use]
     pub fn read_cell(&self, lane: Lane, chosen: (TransportKind, TransportReason)) -> LinkCell {
-        self.row.link(lane.id.channel, Some(lane.from), Direction::Recv, chosen)
+        match lane.id.readers {
+            Readers::One(_) => self.row.link(lane.id.channel, Some(lane.from), Direction::Recv, chosen),
+            Readers::Group(_) => self.row.shared_reader(lane.id.channel, lane.from, chosen),
+        }
     }
 
     /// Adds the receiving end of a lane; `why` its transport was chosen.

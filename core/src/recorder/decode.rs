@@ -292,6 +292,7 @@ fn links(words: &[AtomicU64], clock: &Clock, comms: &mut Comms) {
             peer,
             channel: ChannelId((what >> 32) as u16),
             direction: direction.map_or(crate::snapshot::Direction::Unknown, Into::into),
+            shared: peer.is_none() || what >> 25 & 1 != 0,
             transport: transport.map_or(Transport::Unknown, Into::into),
             why: why.map_or(Why::Unknown, Into::into),
             step: moved,
@@ -315,7 +316,7 @@ fn links(words: &[AtomicU64], clock: &Clock, comms: &mut Comms) {
         }
     }
     for (_, comm) in comms.iter_mut().flatten() {
-        comm.links.sort_by_key(|link| (link.channel, link.direction, link.peer));
+        comm.links.sort_by_key(|link| (link.channel, link.direction, link.peer, link.shared));
         // A wait ended when the operation failed.
         let ended_ns = |op: &OpSnapshot| if op.state == OpState::Failed { op.age_ns } else { 0 };
         let (op_ns, pair_ns) = (ended_ns(&comm.op), comm.p2p.as_ref().map_or(0, ended_ns));

@@ -331,8 +331,8 @@ pub mod op {
 pub mod link_id {
     /// The identity of the link. Stored last.
     ///
-    /// [`super::RowState`] | direction << 8 | transport << 16 | has a peer << 24 | channel << 32 |
-    /// comm row << 48.
+    /// [`super::RowState`] | direction << 8 | transport << 16 | has a peer << 24 | reads the peer's
+    /// shared lane << 25, from layout 14 on | channel << 32 | comm row << 48.
     pub const WHAT: usize = 0;
     /// The peer, and in the upper half the generation of the comm row.
     pub const PEER: usize = 1;

@@ -469,6 +469,27 @@ impl CommRow {
         channel: ChannelId,
         to: Option<Rank>,
         direction: Direction,
+        chosen: (TransportKind, TransportReason),
+    ) -> LinkCell {
+        self.take_link(channel, (to, false), direction, chosen)
+    }
+
+    /// The same of a link on which this rank reads a shared lane.
+    #[must_use]
+    pub fn shared_reader(
+        &self,
+        channel: ChannelId,
+        from: Rank,
+        chosen: (TransportKind, TransportReason),
+    ) -> LinkCell {
+        self.take_link(channel, (Some(from), true), Direction::Recv, chosen)
+    }
+
+    fn take_link(
+        &self,
+        channel: ChannelId,
+        (to, reads_shared): (Option<Rank>, bool),
+        direction: Direction,
         (transport, why): (TransportKind, TransportReason),
     ) -> LinkCell {
         let recorder = &self.recorder;
@@ -490,6 +511,7 @@ impl CommRow {
             | (direction as u64) << 8
             | (transport as u64) << 16
             | u64::from(to.is_some()) << 24
+            | u64::from(reads_shared) << 25
             | u64::from(channel.0) << 32
             | (row as u64) << 48;
         id[link_id::WHAT].store(what, Ordering::Release);

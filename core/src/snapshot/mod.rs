@@ -327,6 +327,10 @@ pub struct LinkSnapshot {
     pub channel: ChannelId,
     /// The direction of the link.
     pub direction: Direction,
+    /// Whether its lane has several readers: the shared lane of its writer. Absent if not; of
+    /// readers also if not recorded.
+    #[serde(skip_serializing_if = "is_false")]
+    pub shared: bool,
     /// The transport of its bytes.
     pub transport: Transport,
     /// The reason for this transport.

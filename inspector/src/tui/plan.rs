@@ -41,6 +41,24 @@ pub(crate) struct Planned {
 /// A rank's place in its program of a channel: steps done, and all steps.
 pub(crate) type StepsDone = (u64, u64);
 
+/// A lane from its writer to one of its readers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Way {
+    pub(crate) channel: ChannelId,
+    pub(crate) from: Rank,
+    pub(crate) to: Rank,
+    /// Whether it is a shared lane: two ranks may have one and a lane of their own.
+    pub(crate) is_shared: bool,
+}
+
+/// Which lanes a collective uses, where its plan is not known.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Uses {
+    kind: CollKind,
+    root: Rank,
+    algorithm: Algorithm,
+}
+
 /// The counters of the lanes when the operation began, by channel and writer.
 type Begun = BTreeMap<(ChannelId, Rank), u64>;
 
@@ -104,18 +122,19 @@ impl Planned {
         }
     }
 
-    /// The writer and reader of each of its messages, in ring order.
-    pub(crate) fn ways(&self) -> Vec<(ChannelId, Rank, Rank)> {
+    /// The ways of its messages, in ring order.
+    pub(crate) fn ways(&self) -> Vec<Way> {
         let (ring, root) = (&self.topology.graph(0).ring, self.request.root);
         let mut ways = Vec::new();
         for channel in self.channels() {
             for from in ring.iter().copied().filter(|rank| self.steps(*rank, channel) > 0) {
                 for lane in self.lanes(from).written_by(&self.topology, from) {
+                    let way = |to, is_shared| Way { channel, from, to, is_shared };
                     let Some(to) = lane.reader() else {
                         let readers = ring
                             .iter()
                             .filter(|to| lane.is_read_by(&self.topology, **to) && self.writes(from));
-                        ways.extend(readers.map(|to| (channel, from, *to)));
+                        ways.extend(readers.map(|to| way(*to, true)));
                         continue;
                     };
                     // A chain ends where its root is: before it, or at it.
@@ -124,7 +143,7 @@ impl Planned {
                         CollKind::Reduce => from == root,
                         _ => false,
                     };
-                    ways.extend((!is_open && lane.id.channel == channel).then_some((channel, from, to)));
+                    ways.extend((!is_open && lane.id.channel == channel).then(|| way(to, false)));
                 }
             }
         }
@@ -259,7 +278,7 @@ impl Planned {
     }
 
     /// The links of the lanes that a rank reads on a channel, and who writes them. Where a rank has
-    /// two lanes of one writer, nobody can tell which link is which: both are left out.
+    /// two lanes of one writer and it is not recorded which link is which, both are left out.
     fn receivers<'a>(
         &self,
         comm: &'a CommSnapshot,
@@ -271,9 +290,49 @@ impl Planned {
         }
         let mut lanes = self.lanes(comm.rank).read_by(&self.topology, comm.rank);
         lanes.retain(|lane| lane.id.channel == channel);
-        lanes.into_iter().filter_map(move |lane| match links.get(&lane.from).map(Vec::as_slice) {
-            Some([link]) => Some((lane.from, *link)),
-            _ => None,
+        lanes.into_iter().filter_map(move |lane| match links.get(&lane.from)?.as_slice() {
+            [link] => Some((lane.from, *link)),
+            several => {
+                let mut own = several.iter().filter(|link| link.shared == lane.reader().is_none());
+                own.next().filter(|_| own.next().is_none()).map(|link| (lane.from, *link))
+            }
+        })
+    }
+}
+
+impl Uses {
+    /// Those of a collective; `None` if it does not say how it is shared out.
+    pub(crate) fn of(op: &OpSnapshot) -> Option<Self> {
+        let kind = named(CollKind::ALL, &op.kind, CollKind::name).filter(|kind| !kind.is_p2p())?;
+        let algorithm = named(Algorithm::ALL, &op.algorithm, Algorithm::name)?;
+        Some(Self { kind, root: op.root, algorithm })
+    }
+
+    /// Whether it uses a way.
+    pub(crate) fn has(self, way: Way) -> bool {
+        match self.algorithm {
+            Algorithm::Ring => !way.is_shared && way.channel != ChannelId::P2P,
+            Algorithm::Direct | Algorithm::OneShot => way.is_shared,
+            Algorithm::Tree => way.channel == ChannelId(0),
+            Algorithm::Pairwise => {
+                let is_of_kind = match self.kind {
+                    CollKind::Gather => way.to == self.root,
+                    CollKind::Scatter => way.from == self.root,
+                    _ => true,
+                };
+                is_of_kind && !way.is_shared && way.channel == ChannelId(0)
+            }
+            Algorithm::Pair => way.channel == ChannelId::P2P,
+        }
+    }
+
+    /// Who sends to whom, in words; `None` if the algorithm does not say.
+    pub(crate) fn text(self) -> Option<String> {
+        let root = self.root;
+        (self.algorithm == Algorithm::Pairwise).then(|| match self.kind {
+            CollKind::Gather => format!("all send to the root {root}"),
+            CollKind::Scatter => format!("the root {root} sends to all"),
+            _ => "each rank sends to each directly".into(),
         })
     }
 }

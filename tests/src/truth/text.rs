@@ -179,7 +179,7 @@ fn silent(h: &[&str]) -> Option<Vec<Claim>> {
 }
 
 /// The sentence of a failure, between `; `.
-const SENTENCE: [(&str, Make); 12] = [
+const SENTENCE: [(&str, Make); 15] = [
     ("the process of rank {} ended without leaving the communicator", |h| ended(h[0], End::Lost)),
     ("rank {} aborted: it panicked", |h| ended(h[0], End::Panicked)),
     ("rank {} aborted: it dropped the communicator without finish()", |h| ended(h[0], End::Dropped)),
@@ -192,15 +192,16 @@ const SENTENCE: [(&str, Make); 12] = [
     ("rank {} called finish() after {} to rank {}", |h| {
         one(Claim::Finishes { rank: h[0].parse().ok()?, calls: None })
     }),
-    ("rank {} called {} #{} (count {}, {}, {}, root {})", |h| {
-        let how =
-            How { count: h[3].parse().ok()?, dtype: h[4].into(), op: h[5].into(), root: h[6].parse().ok()? };
-        let (ranks, kind, seq) = (vec![h[0].parse().ok()?], h[1].into(), h[2].parse().ok());
-        one(Claim::Called { ranks, kind, seq, how: Some(how) })
-    }),
+    ("rank {} called {} #{} (count {}, {}, {}, root {})", |h| called_as(h, h[5], h[6])),
+    ("rank {} called {} #{} (count {}, {}, root {})", |h| called_as(h, "", h[5])),
     ("rank {} called {} #{} (count {}, {}) from rank {}", called_pair),
     ("rank {} called {} #{} (count {}, {}) to rank {}", called_pair),
+    ("rank {} called {} #{} (count {}, {}, {})", |h| called_as(h, h[5], "0")),
     ("rank {} called {} #{} (count {}, {})", called_pair),
+    ("rank {} called Barrier #{}", |h| {
+        let (ranks, kind, seq) = (vec![h[0].parse().ok()?], "Barrier".into(), h[1].parse().ok());
+        one(Claim::Called { ranks, kind, seq, how: Some(How::default()) })
+    }),
     ("rank {} / rank {} differ in {}", nothing),
     ("make all ranks call the same, in the same order, before they finish()", nothing),
 ];
@@ -210,7 +211,13 @@ fn ended(rank: &str, end: End) -> Option<Vec<Claim>> {
 }
 
 fn called_pair(h: &[&str]) -> Option<Vec<Claim>> {
-    let how = How { count: h[3].parse().ok()?, dtype: h[4].into(), ..How::default() };
+    called_as(h, "", "0")
+}
+
+/// Rank, kind, number, count and type of a call, with its operator and root.
+fn called_as(h: &[&str], op: &str, root: &str) -> Option<Vec<Claim>> {
+    let (count, root) = (h[3].parse().ok()?, root.parse().ok()?);
+    let how = How { count, dtype: h[4].into(), op: op.into(), root };
     let (ranks, kind, seq) = (vec![h[0].parse().ok()?], h[1].into(), h[2].parse().ok());
     one(Claim::Called { ranks, kind, seq, how: Some(how) })
 }
@@ -500,7 +507,7 @@ fn answer(line: &str) -> Option<Vec<Claim>> {
 mod tests {
     use super::*;
 
-    const TEXT: &str = r#"FAILED AllReduce #7 of dp (Mismatch), by rank 2 (pid 72 on a, running): rank 0 called AllReduce #7 (count 4, F32, Sum, root 0); rank 2 called Reduce #7 (count 4, F32, Sum, root 1); rank 0 / rank 2 differ in kind AllReduce / Reduce
+    const TEXT: &str = r#"FAILED AllReduce #7 of dp (Mismatch), by rank 2 (pid 72 on a, running): rank 0 called AllReduce #7 (count 4, F32, Sum); rank 2 called Reduce #7 (count 4, F32, Sum, root 1); rank 0 / rank 2 differ in kind AllReduce / Reduce
   ranks 0-1 called AllReduce of 4 F32, Sum
   rank 2 called Reduce of 4 F32, Sum, root 1
   failed on ranks 0-2, after 1.0 s in it

@@ -195,23 +195,31 @@ fn said(text: &str) -> Vec<(Rank, OpSnapshot)> {
     }
 }
 
-/// `rank 6 called Broadcast #18 (count 1, F32, Sum, root 7)`, `... AllGather #18 (count 9, F32,
-/// uneven 5f...)`
+/// `rank 6 called Reduce #18 (count 1, F32, Sum, root 7)`, `... AllGather #18 (count 9, F32, uneven
+/// 5f...)`, `... Barrier #18`
 fn side(text: &str) -> Option<(Rank, OpSnapshot)> {
     let (rank, rest) = text.strip_prefix("rank ")?.split_once(" called ")?;
     let (kind, rest) = rest.split_once(" #")?;
+    let (rank, name) = (Rank(rank.parse().ok()?), String::from(kind));
+    if kind == "Barrier"
+        && let Ok(seq) = rest.parse()
+    {
+        return Some((rank, OpSnapshot { kind: name, seq, ..OpSnapshot::default() }));
+    }
     let (seq, rest) = rest.split_once(" (count ")?;
     let facts = rest.strip_suffix(')')?;
     let (facts, plan) = facts.split_once(", uneven ").map_or((facts, None), |(it, plan)| (it, Some(plan)));
     let mut facts = facts.split(", ");
     let (count, dtype) = (facts.next()?, facts.next()?);
-    let (op, root) = match (facts.next(), facts.next()) {
-        (Some(op), Some(root)) => (op, root.strip_prefix("root ")?),
-        (None, None) => ("", "0"),
-        _ => return None,
-    };
+    let (mut op, mut root) = ("", "0");
+    for fact in facts {
+        match fact.strip_prefix("root ") {
+            Some(of) => root = of,
+            None => op = fact,
+        }
+    }
     let op = OpSnapshot {
-        kind: kind.into(),
+        kind: name,
         seq: seq.parse().ok()?,
         count: count.parse().ok()?,
         dtype: dtype.into(),
@@ -221,7 +229,7 @@ fn side(text: &str) -> Option<(Rank, OpSnapshot)> {
         plan: plan.unwrap_or_default().into(),
         ..OpSnapshot::default()
     };
-    Some((Rank(rank.parse().ok()?), op))
+    Some((rank, op))
 }
 
 /// The two calls that the message of a mismatch between a sender and a receiver names: the cells

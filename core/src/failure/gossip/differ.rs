@@ -4,22 +4,33 @@ use crate::collective::{Descriptor, Pair, Tally};
 use crate::failure::gossip::message::{Open, Report};
 use crate::types::{CollKind, Rank};
 
-/// A call as people read it: `Broadcast #7 (count 4, F32, Sum, root 1)`. The descriptor of a
-/// receive is that of the send that it matches.
+/// A call as people read it: `Reduce #7 (count 4, F32, Sum, root 1)`, with an operator and a root
+/// where its kind has one. The descriptor of a receive is that of the send that it matches.
+///
+/// `diagnose/failed/calls.rs` reads these texts.
 #[must_use]
 pub(super) fn say(call: &Descriptor, by: Rank) -> String {
     let Descriptor { kind, dtype, op, root, count, seq, plan, uneven } = call;
-    let blocks = if *uneven { format!(", uneven {plan:016x}") } else { String::new() };
     match kind {
         CollKind::Send | CollKind::Recv => {
             let kind = if *root == by { CollKind::Send } else { CollKind::Recv };
             format!("{kind} #{seq} (count {count}, {dtype})")
         }
         CollKind::AllGather if call.is_part() => call.name().into(),
-        CollKind::AllGather | CollKind::AllToAll => {
-            format!("{} #{seq} (count {count}, {dtype}{blocks})", call.name())
+        CollKind::Barrier => format!("{kind} #{seq}"),
+        kind => {
+            let mut terms = format!("count {count}, {dtype}");
+            if kind.reduces() {
+                terms += &format!(", {op}");
+            }
+            if kind.has_root() {
+                terms += &format!(", root {root}");
+            }
+            if *uneven {
+                terms += &format!(", uneven {plan:016x}");
+            }
+            format!("{} #{seq} ({terms})", call.name())
         }
-        kind => format!("{kind} #{seq} (count {count}, {dtype}, {op}, root {root}{blocks})"),
     }
 }
 
@@ -177,9 +188,21 @@ mod tests {
         let (mine, its) = first(&ours, &theirs).unwrap();
         assert_eq!(
             say_both((Rank(1), &mine), (Rank(0), &its)),
-            "rank 0 called Broadcast #2 (count 4, F32, Sum, root 1); rank 1 called Broadcast #2 (count 4, F32, Sum, root 0); \
+            "rank 0 called Broadcast #2 (count 4, F32, root 1); rank 1 called Broadcast #2 (count 4, F32, root 0); \
              rank 0 / rank 1 differ in root 1 / 0"
         );
+    }
+
+    #[test]
+    fn a_call_is_said_with_what_its_kind_has() {
+        let check = |kind, expect: &str| assert_eq!(say(&call(kind, 3, 2, 4), Rank(0)), expect);
+        check(CollKind::AllReduce, "AllReduce #3 (count 4, F32, Sum)");
+        check(CollKind::Reduce, "Reduce #3 (count 4, F32, Sum, root 2)");
+        check(CollKind::Gather, "Gather #3 (count 4, F32, root 2)");
+        check(CollKind::AllToAll, "AllToAll #3 (count 4, F32)");
+        check(CollKind::Barrier, "Barrier #3");
+        let uneven = Descriptor { uneven: true, ..call(CollKind::ReduceScatter, 3, 0, 4) };
+        assert_eq!(say(&uneven, Rank(0)), "ReduceScatter #3 (count 4, F32, Sum, uneven 0000000000000001)");
     }
 
     #[test]
@@ -214,7 +237,7 @@ mod tests {
             &Tally { calls: 4, ..none.clone() },
             &none,
             Some(
-                "rank 0 called Barrier #3 (count 0, F32, Sum, root 0); rank 1 called finish() after 2 collective calls; rank 0 / rank 1 differ in calls 4 / 2",
+                "rank 0 called Barrier #3; rank 1 called finish() after 2 collective calls; rank 0 / rank 1 differ in calls 4 / 2",
             ),
         );
         check(

@@ -265,9 +265,9 @@ fn a_mismatch_shows_both_sides_to_everyone() {
     let all = ring.decisions();
     assert_eq!(all.len(), 1, "{all:?}");
     let said = [
-        "rank 2 called AllReduce #7 (count 4, F32, Sum, root 0); rank 3 called AllReduce #7 (count 8, F32, Sum, root 0); \
+        "rank 2 called AllReduce #7 (count 4, F32, Sum); rank 3 called AllReduce #7 (count 8, F32, Sum); \
          rank 2 / rank 3 differ in count 4 / 8",
-        "rank 3 called AllReduce #7 (count 8, F32, Sum, root 0); rank 4 called AllReduce #7 (count 4, F32, Sum, root 0); \
+        "rank 3 called AllReduce #7 (count 8, F32, Sum); rank 4 called AllReduce #7 (count 4, F32, Sum); \
          rank 3 / rank 4 differ in count 8 / 4",
     ];
     assert!(said.contains(&all[0].text.as_str()), "{}", all[0].text);
@@ -288,7 +288,7 @@ fn of_an_earlier_call_that_differs_the_text_names_that_call() {
     ring.settle();
     assert_eq!(
         ring.decisions()[0].text,
-        "rank 0 called Broadcast #1 (count 4, F32, Sum, root 0); rank 2 called Broadcast #1 (count 4, F32, Sum, root 2); \
+        "rank 0 called Broadcast #1 (count 4, F32, root 0); rank 2 called Broadcast #1 (count 4, F32, root 2); \
          rank 0 / rank 2 differ in root 0 / 2"
     );
 }
@@ -420,7 +420,7 @@ fn what_was_called_differently_is_found_where_all_have_finished() {
     let tally = Tally { calls: 1, hash: 5, ..Tally::default() };
     check(Tally { hash: 6, ..tally.clone() }, its, tally.clone(), mine, "differ in root ");
     let one_more = Descriptor { seq: 2, ..its };
-    let expect = "rank 2 called Broadcast #2 (count 4, F32, Sum, root 2); rank ";
+    let expect = "rank 2 called Broadcast #2 (count 4, F32, root 2); rank ";
     check(Tally { calls: 2, ..tally.clone() }, one_more, tally.clone(), mine, expect);
     let sent = vec![(Rank(1), Pair { calls: 1, count: 9, dtype: Datatype::U8 })];
     let expect = "rank 2 called Send #1 (count 9, U8) to rank 1; rank 1 called finish() after 0 receives from rank 2; \
@@ -444,7 +444,7 @@ fn a_question_is_answered_by_what_was_called_and_kept_for_what_will_be() {
         (kept, decisions.len(), decisions.first().cloned().unwrap_or_default())
     };
     let (same, other) = (call(CollKind::Broadcast, 5, 0, 4), call(CollKind::Broadcast, 5, 2, 4));
-    let text = "rank 0 called Broadcast #5 (count 4, F32, Sum, root 0); rank 2 called Broadcast #5 (count 4, F32, Sum, root 2); \
+    let text = "rank 0 called Broadcast #5 (count 4, F32, root 0); rank 2 called Broadcast #5 (count 4, F32, root 2); \
                 rank 0 / rank 2 differ in root 0 / 2";
     assert_eq!(asks(&[same], &[same]), (0, 0, String::new()));
     assert_eq!(asks(&[other], &[other]), (0, 4, text.to_string()));

@@ -288,6 +288,18 @@ fn links_phases_peers_and_identity_are_seen() {
 }
 
 #[test]
+fn the_reader_of_a_shared_lane_is_told_from_one_of_the_same_peer() {
+    let recorder = Recorder::heap();
+    let row = recorder.comm(INFO);
+    let _shared = row.shared_reader(ChannelId(0), Rank(3), SHM);
+    let _own = row.link(ChannelId(0), Some(Rank(3)), Direction::Recv, SHM);
+    let _all = row.link(ChannelId(0), None, Direction::Send, SHM);
+    let [all, own, shared] = read(&recorder).comms[0].links.clone().try_into().unwrap();
+    assert_eq!((&own.peer, own.channel, own.direction), (&shared.peer, shared.channel, shared.direction));
+    assert_eq!([all, own, shared].map(|link| link.shared), [true, false, true]);
+}
+
+#[test]
 fn rows_are_used_again_with_a_generation_and_overflow_is_counted() {
     let recorder = Recorder::heap();
     let count = Capacity::FULL.comms as u64;

@@ -4,6 +4,7 @@ mod calm;
 mod groups;
 mod jobs;
 mod keys;
+mod lanes;
 mod plans;
 mod screens;
 

@@ -13,7 +13,7 @@ use ccl::snapshot::{
 use ccl::types::{Algorithm, ChannelId, CollKind, CommId, Datatype, Rank, ReduceOp};
 use crossterm::event::KeyCode;
 
-use super::super::plan::Planned;
+use super::super::plan::{Planned, Way};
 use super::super::scene::Member;
 use super::{app, drawn, jobs, press};
 
@@ -142,7 +142,11 @@ impl Simulated {
                 let reader = (!is_shared).then(|| self.topology.graph(0).after(me, 1));
                 let lane = (channel, me, reader);
                 let posted = before(lane) + self.published.get(&lane).copied().unwrap_or(0);
-                let base = LinkSnapshot { channel: ChannelId(channel), ..LinkSnapshot::default() };
+                let base = LinkSnapshot {
+                    channel: ChannelId(channel),
+                    shared: is_shared,
+                    ..LinkSnapshot::default()
+                };
                 links.push(LinkSnapshot { peer: reader, direction: Direction::Send, posted, ..base.clone() });
                 let others = self.ranks().filter(|rank| *rank != me);
                 let writers: Vec<Rank> =
@@ -150,6 +154,10 @@ impl Simulated {
                 for from in writers {
                     let lane = (channel, from, (!is_shared).then_some(me));
                     let taken = self.taken.get(&(lane, me)).copied().unwrap_or(0);
+                    // A shared lane is not mistaken for the lane of its own that it may have, too.
+                    let (peer, direction) = (Some(from), Direction::Recv);
+                    let own = LinkSnapshot { peer, direction, shared: false, ..base.clone() };
+                    links.extend(is_shared.then_some(own));
                     let nothing = self.published.get(&lane).copied().unwrap_or(0) == taken;
                     let waits = !is_outside && nothing && self.needs(me, channel, from);
                     links.push(LinkSnapshot {
@@ -275,8 +283,9 @@ fn the_ways_of_a_plan_are_those_of_its_steps() {
                     for channel in 0..plan.channels() {
                         for at in 0..plan.len(&all.topology, channel) {
                             for source in plan.step(&all.topology, channel, at).sources {
-                                if let Operand::Recv { from, .. } = source {
-                                    expect.insert((ChannelId(channel), from, me));
+                                if let Operand::Recv { from, shared: is_shared, .. } = source {
+                                    let channel = ChannelId(channel);
+                                    expect.insert(Way { channel, from, to: me, is_shared });
                                 }
                             }
                         }

@@ -82,14 +82,16 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
     Listing { columns, rows, empty: "no link is up yet: links are made by the first operation".into() }
 }
 
-/// The channel and direction of a link: `ch0 send`.
+/// The channel and direction of a link: `ch0 send`; `ch0 recv all` reads what goes to all.
 pub(crate) fn way(link: &LinkSnapshot) -> String {
     let way = match link.direction {
         Direction::Send => "send",
         Direction::Recv => "recv",
         Direction::Unknown => "?",
     };
-    format!("{} {way}", channel(link.channel))
+    // A rank may read a shared lane and one of its own from the same peer.
+    let all = if link.shared && link.peer.is_some() { " all" } else { "" };
+    format!("{} {way}{all}", channel(link.channel))
 }
 
 /// The ranks of the communicator at the ends of a link.

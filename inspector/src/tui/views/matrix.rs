@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ccl::diagnose::{duration, ranks_text};
 use ccl::snapshot::{CommSnapshot, Direction, OpSnapshot, OpState, State};
-use ccl::types::ChannelId;
+use ccl::types::{ChannelId, CollKind};
 use ratatui::text::{Line, Span};
 
 use crate::tui::listing::{About, Cell, Column, Listing, Row, fit};
@@ -62,9 +62,14 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
 }
 
 /// The plan of the operation in focus, and the operation as one of its callers reports it.
-pub(crate) fn planned<'a>(members: &[Member<'a>], op: &Focused) -> Option<(Planned, &'a OpSnapshot)> {
-    let own = members.iter().find_map(|member| told(member.comm, op))?;
+fn planned<'a>(members: &[Member<'a>], op: &Focused) -> Option<(Planned, &'a OpSnapshot)> {
+    let own = told_by(members, op)?;
     Some((Planned::of(members, own)?, own))
+}
+
+/// The operation as the first of its callers reports it.
+pub(crate) fn told_by<'a>(members: &[Member<'a>], op: &Focused) -> Option<&'a OpSnapshot> {
+    members.iter().find_map(|member| told(member.comm, op))
 }
 
 /// The operation as this rank reports it, if it is the rank's last one.
@@ -142,6 +147,31 @@ fn called(scene: &Scene<'_>, member: &Member<'_>, op: Option<&Focused>) -> Cell 
     Cell::text(format!("{glyph} {word}")).role(role)
 }
 
+/// What a call asks for: ` Sum F32 root 2  4096 elements, 16.0 KiB`.
+fn terms(op: &OpSnapshot) -> String {
+    let kind = CollKind::ALL.iter().copied().find(|kind| kind.name() == op.kind);
+    if kind == Some(CollKind::Barrier) {
+        return String::new();
+    }
+    let has = |of: fn(CollKind) -> bool| kind.is_some_and(of);
+    let mut text = String::new();
+    if has(CollKind::reduces) && !op.op.is_empty() {
+        text += &format!(" {}", op.op);
+    }
+    if !op.dtype.is_empty() {
+        text += &format!(" {}", op.dtype);
+    }
+    if has(CollKind::has_root) {
+        text += &format!(" root {}", op.root);
+    }
+    match (op.uneven, op.count) {
+        // Of an all-to-all of blocks that differ no total is recorded.
+        (true, 0) => text + "  uneven",
+        (true, count) => format!("{text}  {count} elements, {}, uneven", bytes(op.bytes)),
+        (false, count) => format!("{text}  {count} elements, {}", bytes(op.bytes)),
+    }
+}
+
 /// The operation, and how to read its matrix.
 pub(crate) fn above(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
     let look = &scene.look;
@@ -152,11 +182,8 @@ pub(crate) fn above(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
     let title =
         op.as_ref().map_or_else(|| "no operation yet".into(), |op| format!("{} #{}", op.kind, op.seq));
     // A rank that has called it gives its details.
-    let inside = op.as_ref().and_then(|op| members.iter().find_map(|member| told(member.comm, op)));
-    let what = inside.map(|own| {
-        let dtype = if own.dtype.is_empty() { String::new() } else { format!(" {} {}", own.op, own.dtype) };
-        format!("{dtype}  {} elements, {}", own.count, bytes(own.bytes))
-    });
+    let inside = op.as_ref().and_then(|op| told_by(&members, op));
+    let what = inside.map(terms);
     let comm = fit(&name(&first.comm.name, id), 24, look.glyphs.more);
     let comms = scene.comms();
     let nth = comms.iter().position(|comm| *comm == id).unwrap_or(0) + 1;

@@ -13,7 +13,7 @@ use unicode_width::UnicodeWidthStr;
 use super::matrix;
 use crate::tui::listing::{About, Cell, Column, Listing, Row, fit};
 use crate::tui::palette::Role;
-use crate::tui::plan::{Planned, StepsDone};
+use crate::tui::plan::{Planned, StepsDone, Uses, Way};
 use crate::tui::scene::{Member, Scene, bytes, calm, channel, fields, host};
 
 /// The most ranks in a circle that is drawn whole.
@@ -23,9 +23,7 @@ const NEAR: usize = 4;
 
 /// One route from a rank to another on a channel: the writer's link and the reader's.
 struct Edge<'a> {
-    channel: ChannelId,
-    from: Rank,
-    to: Rank,
+    way: Way,
     send: Option<&'a LinkSnapshot>,
     recv: Option<&'a LinkSnapshot>,
     /// The member whose link is shown in full; `None` if no link exists.
@@ -39,13 +37,12 @@ struct Edge<'a> {
 /// All routes of a communicator: those of the plan, and those of links.
 ///
 /// A writer's link to all ranks belongs to each of its readers.
-fn edges<'a>(members: &[Member<'a>], plan: Option<&Planned>) -> Vec<Edge<'a>> {
-    let mut edges: BTreeMap<(ChannelId, Rank, Rank), Edge<'a>> = BTreeMap::new();
-    let new =
-        |(channel, from, to), is_used| Edge { channel, from, to, send: None, recv: None, at: None, is_used };
+fn edges<'a>(members: &[Member<'a>], known: &Known<'a>) -> Vec<Edge<'a>> {
+    let plan = known.plan.as_ref();
+    let mut edges: BTreeMap<Way, Edge<'a>> = BTreeMap::new();
+    let new = |way, is_used| Edge { way, send: None, recv: None, at: None, is_used };
     edges.extend(plan.iter().flat_map(|plan| plan.ways()).map(|way| (way, new(way, true))));
-    // Without a plan, every link counts as used.
-    let is_used = plan.is_none();
+    let of_link = |way| new(way, plan.is_none() && known.uses.is_none_or(|uses| uses.has(way)));
     let links = |direction| {
         let of = move |member: &Member<'a>| {
             let member = *member;
@@ -57,8 +54,8 @@ fn edges<'a>(members: &[Member<'a>], plan: Option<&Planned>) -> Vec<Edge<'a>> {
     };
     for (member, nth, link) in links(Direction::Recv) {
         let (Some(from), to) = (link.peer, member.comm.rank) else { continue };
-        let way = (link.channel, from, to);
-        let edge = edges.entry(way).or_insert_with(|| new(way, is_used));
+        let way = Way { channel: link.channel, from, to, is_shared: link.shared };
+        let edge = edges.entry(way).or_insert_with(|| of_link(way));
         (edge.recv, edge.at) = (Some(link), Some((member, nth)));
     }
     for (member, nth, link) in links(Direction::Send) {
@@ -69,12 +66,14 @@ fn edges<'a>(members: &[Member<'a>], plan: Option<&Planned>) -> Vec<Edge<'a>> {
         };
         match link.peer {
             Some(to) => {
-                let way = (link.channel, from, to);
-                join(edges.entry(way).or_insert_with(|| new(way, is_used)));
+                let way = Way { channel: link.channel, from, to, is_shared: false };
+                join(edges.entry(way).or_insert_with(|| of_link(way)));
             }
             None => edges
                 .values_mut()
-                .filter(|edge| (edge.channel, edge.from) == (link.channel, from))
+                .filter(|Edge { way, .. }| {
+                    (way.channel, way.from, way.is_shared) == (link.channel, from, true)
+                })
                 .for_each(&mut join),
         }
     }
@@ -84,12 +83,12 @@ fn edges<'a>(members: &[Member<'a>], plan: Option<&Planned>) -> Vec<Edge<'a>> {
 impl Edge<'_> {
     /// Whether the reader has waited for the writer long enough to be reported.
     fn starves(&self) -> bool {
-        let waits = |link: &LinkSnapshot| link.waits_for.is_none_or(|peer| peer == self.from);
+        let waits = |link: &LinkSnapshot| link.waits_for.is_none_or(|peer| peer == self.way.from);
         self.recv.is_some_and(|link| link.long_wait_ns().is_some() && waits(link))
     }
     /// Whether the writer has waited for the reader long enough to be reported.
     fn is_full(&self) -> bool {
-        let waits = |link: &LinkSnapshot| link.waits_for.is_none_or(|peer| peer == self.to);
+        let waits = |link: &LinkSnapshot| link.waits_for.is_none_or(|peer| peer == self.way.to);
         self.send.is_some_and(|link| link.long_wait_ns().is_some() && waits(link))
     }
     /// Whether neither end has a link, or one is being set up.
@@ -102,7 +101,7 @@ impl Edge<'_> {
         waiting.into_iter().flatten().map(|link| link.since_ns).max().unwrap_or(0)
     }
     fn role(&self, scene: &Scene<'_>) -> Role {
-        let p99_ns = self.at.map_or(0, |(member, _)| member.comm.p99_ns(self.channel));
+        let p99_ns = self.at.map_or(0, |(member, _)| member.comm.p99_ns(self.way.channel));
         calm(scene.role_of_wait(self.since_ns(), p99_ns))
     }
 }
@@ -122,13 +121,14 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         Column::new("bytes").goes(1),
     ];
     let blocked_on = blocking_ranks(scene, &members);
-    let plan = plan(scene, &members);
+    let known = Known::of(scene, &members);
     let row = |edge: &Edge<'_>| {
         let g = &scene.look.glyphs;
+        let Way { channel: id, from, to, is_shared } = edge.way;
         let waits = edge.role(scene);
         let (text, role) = match (edge.starves(), edge.is_full()) {
-            (true, _) => (format!("{} {} waits for {}", g.waits, edge.to, edge.from), waits),
-            (false, true) => (format!("{} {} waits for {}", g.waits, edge.from, edge.to), waits),
+            (true, _) => (format!("{} {to} waits for {from}", g.waits), waits),
+            (false, true) => (format!("{} {from} waits for {to}", g.waits), waits),
             (false, false) if edge.is_missing() => (format!("{} not up yet", g.idle), Role::Dim),
             (false, false) if !edge.is_used => (format!("{} not used in it", g.idle), Role::Dim),
             (false, false) if [edge.send, edge.recv].into_iter().flatten().any(LinkSnapshot::is_waiting) => {
@@ -140,9 +140,9 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         let any = edge.recv.or(edge.send);
         let count = |of: Option<u64>| of.map_or_else(Cell::default, Cell::number);
         let cells = vec![
-            Cell::text(channel(edge.channel)),
-            Cell::number(edge.from.0),
-            Cell::number(edge.to.0),
+            Cell::text(format!("{}{}", channel(id), if is_shared { " all" } else { "" })),
+            Cell::number(from.0),
+            Cell::number(to.0),
             Cell::text(any.map(|link| link.transport.to_string()).unwrap_or_default()),
             count(edge.send.map(|link| link.posted)),
             count(edge.recv.map(|link| link.moved)),
@@ -152,15 +152,15 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         ];
         let is_end = |rank| blocked_on.contains(&rank);
         Row {
-            key: format!("{} {} {}", edge.channel.0, edge.from, edge.to),
+            key: format!("{} {from} {to} {is_shared}", id.0),
             cells,
             fields: edge.at.map_or_else(Vec::new, |(member, _)| fields(member.rank, Some(member.comm))),
-            ranks: vec![edge.from.0, edge.to.0],
-            blocked_on: is_end(edge.from) || is_end(edge.to),
+            ranks: vec![from.0, to.0],
+            blocked_on: is_end(from) || is_end(to),
             about: edge.at.map_or(About::Itself, |(member, nth)| About::Link(member.at.0, member.at.1, nth)),
         }
     };
-    let rows = edges(&members, plan.as_ref().map(|(plan, _)| plan)).iter().map(row).collect();
+    let rows = edges(&members, &known).iter().map(row).collect();
     Listing {
         columns,
         rows,
@@ -168,10 +168,22 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
     }
 }
 
-/// The plan of the operation in focus.
-fn plan<'a>(scene: &Scene<'_>, members: &[Member<'a>]) -> Option<(Planned, &'a OpSnapshot)> {
-    let op = scene.focus().and_then(|id| scene.operation(id))?;
-    matrix::planned(members, &op)
+/// What is known of the operation in focus.
+#[derive(Default)]
+struct Known<'a> {
+    /// The operation as one of its callers reports it.
+    op: Option<&'a OpSnapshot>,
+    plan: Option<Planned>,
+    /// Which lanes it uses.
+    uses: Option<Uses>,
+}
+
+impl<'a> Known<'a> {
+    fn of(scene: &Scene<'_>, members: &[Member<'a>]) -> Self {
+        let op = scene.focus().and_then(|id| scene.operation(id));
+        let Some(op) = op.and_then(|op| matrix::told_by(members, &op)) else { return Self::default() };
+        Self { op: Some(op), plan: Planned::of(members, op), uses: Uses::of(op) }
+    }
 }
 
 /// The operation, its plan, and the circle of each channel.
@@ -182,17 +194,17 @@ pub(crate) fn above(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
     if members.is_empty() {
         return lines;
     }
-    let plan = plan(scene, &members);
-    let places = plan.as_ref().map(|(plan, op)| plan.places(&members, op)).unwrap_or_default();
-    let plan = plan.as_ref().map(|(plan, _)| plan);
-    let mut edges = edges(&members, plan);
+    let known = Known::of(scene, &members);
+    let planned = known.plan.as_ref().zip(known.op);
+    let places = planned.map(|(plan, op)| plan.places(&members, op)).unwrap_or_default();
+    let mut edges = edges(&members, &known);
     edges.retain(|edge| edge.is_used);
-    let text = said_of(plan, &members, &edges);
+    let text = said_of(&known, &members, &edges);
     lines.push(Line::styled(fit(&text, width, look.glyphs.more), look.palette.style(Role::Dim)));
-    let mut channels: Vec<_> = edges.iter().map(|edge| edge.channel).collect();
+    let mut channels: Vec<_> = edges.iter().map(|edge| edge.way.channel).collect();
     channels.dedup();
     for id in channels {
-        let own: Vec<_> = edges.iter().filter(|edge| edge.channel == id).collect();
+        let own: Vec<_> = edges.iter().filter(|edge| edge.way.channel == id).collect();
         let drawing = Drawing { scene, members: &members, places: &places, channel: id, width };
         lines.extend(match path(&own, members.first().map_or(0, |member| member.comm.nranks)) {
             Some(path) => drawing.path(&path),
@@ -213,10 +225,12 @@ pub(crate) fn above(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
 }
 
 /// The plan in words.
-fn said_of(plan: Option<&Planned>, members: &[Member<'_>], edges: &[Edge<'_>]) -> String {
-    let Some(plan) = plan else {
+fn said_of(known: &Known<'_>, members: &[Member<'_>], edges: &[Edge<'_>]) -> String {
+    let Some(plan) = &known.plan else {
         let drawn = if edges.is_empty() { "no link is up" } else { "the links that are up are drawn" };
-        return format!("the plan of its messages is not known; {drawn}");
+        let way = known.uses.and_then(Uses::text);
+        let way = way.unwrap_or_else(|| "the plan of its messages is not known".into());
+        return format!("{way}; {drawn}");
     };
     let most = |id| members.iter().map(|member| plan.steps(member.comm.rank, id)).max().unwrap_or(0);
     let steps = plan.channels().map(most).max().unwrap_or(0);
@@ -238,16 +252,16 @@ fn said_of(plan: Option<&Planned>, members: &[Member<'_>], edges: &[Edge<'_>]) -
 fn path<'a, 'b>(edges: &[&'b Edge<'a>], ranks: u32) -> Option<Vec<&'b Edge<'a>>> {
     let mut next: BTreeMap<Rank, &Edge<'_>> = BTreeMap::new();
     for edge in edges {
-        if next.insert(edge.from, edge).is_some() {
+        if next.insert(edge.way.from, edge).is_some() {
             return None;
         }
     }
-    let readers: BTreeSet<Rank> = edges.iter().map(|edge| edge.to).collect();
+    let readers: BTreeSet<Rank> = edges.iter().map(|edge| edge.way.to).collect();
     let begin = next.keys().find(|rank| !readers.contains(rank)).or_else(|| next.keys().next());
     let mut at = *begin?;
     let mut path = Vec::new();
     while let Some(edge) = next.remove(&at) {
-        at = edge.to;
+        at = edge.way.to;
         path.push(edge);
     }
     (path.len() == edges.len() && path.len() + 1 >= ranks as usize).then_some(path)
@@ -305,9 +319,9 @@ impl Drawing<'_> {
                 continue;
             }
             skips = false;
-            let (text, role) = self.node(edge.from);
+            let (text, role) = self.node(edge.way.from);
             put(text, role, &mut lines);
-            let border = if at(edge.from) == at(edge.to) { g.line } else { g.border };
+            let border = if at(edge.way.from) == at(edge.way.to) { g.line } else { g.border };
             let (arrow, role) = match edge.starves() || edge.is_full() {
                 true => {
                     let role = edge.role(scene);
@@ -320,7 +334,7 @@ impl Drawing<'_> {
         }
         // The end of the path: for a circle, its beginning.
         if let Some(last) = path.last().filter(|_| !skips) {
-            let (text, role) = self.node(last.to);
+            let (text, role) = self.node(last.way.to);
             put(text, role, &mut lines);
         }
         lines.push(Line::from(spans));
@@ -346,8 +360,8 @@ impl Drawing<'_> {
         let whole = Line::from(std::mem::take(&mut spans));
         used = 0;
         for edge in edges.iter().filter(|edge| edge.starves() || edge.is_full()) {
-            let (waiting, blocked_on) =
-                if edge.starves() { (edge.to, edge.from) } else { (edge.from, edge.to) };
+            let Way { from, to, .. } = edge.way;
+            let (waiting, blocked_on) = if edge.starves() { (to, from) } else { (from, to) };
             let ((who, _), (whom, meaning)) = (self.node(waiting), self.node(blocked_on));
             let text = format!("{who} {}{}", look.glyphs.left, look.glyphs.dead);
             if used + text.width() + whom.width() + 6 > width {
@@ -377,7 +391,7 @@ fn drawn_ways(scene: &Scene<'_>, members: &[Member<'_>], round: &[&Edge<'_>]) ->
         return vec![true; all];
     }
     let mut drawn = vec![false; all];
-    for at in (0..all).filter(|at| blocked_on.contains(&round[*at].from)) {
+    for at in (0..all).filter(|at| blocked_on.contains(&round[*at].way.from)) {
         (0..=2 * NEAR).for_each(|step| drawn[(at + all + step - NEAR) % all] = true);
     }
     drawn

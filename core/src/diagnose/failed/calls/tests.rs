@@ -15,7 +15,6 @@ fn broadcast(root: u32) -> OpSnapshot {
     OpSnapshot {
         kind: "Broadcast".into(),
         dtype: "F32".into(),
-        op: "Sum".into(),
         count: 1,
         seq: 18,
         root: Rank(root),
@@ -60,6 +59,8 @@ fn the_message_names_both_calls_as_the_cells_do() {
         let said = said(&text((3, kind, 0), (6, CollKind::Barrier, 0)));
         assert_eq!(said[0].1.kind, kind.name());
         assert_eq!(said.iter().map(|(rank, op)| (rank.0, op.seq)).collect::<Vec<_>>(), [(3, 18), (6, 18)]);
+        let op = said[0].1.op.as_str();
+        assert_eq!((op, said[1].1.kind.as_str()), (if kind.reduces() { "Sum" } else { "" }, "Barrier"));
     }
     let said_of = said(&text((2, CollKind::Broadcast, 7), (7, CollKind::Broadcast, 0)));
     assert_eq!(said_of, [(Rank(2), broadcast(7)), (Rank(7), broadcast(0))]);
