@@ -13,7 +13,7 @@ use crate::recorder::{CommInfo, Recorder};
 use crate::snapshot::Waits;
 use crate::sys::fds::Fd;
 use crate::transport::LinkFault;
-use crate::transport::socket::link::Sender;
+use crate::transport::socket::link::{Receiver, Sender};
 use crate::types::{CommId, Datatype, JobId, ProxyState, ReduceOp, WaitReason};
 
 /// Rank 0 of 3, with a stream to each of the others, which read nothing.
@@ -82,6 +82,44 @@ fn a_send_does_not_wait_for_what_another_peer_does_not_take() {
     let free = send(&mut engine, &mut numbers, &small, 2);
     settle(&mut engine);
     assert!(engine.is_done(free) && !engine.is_done(stuck), "{:?}", engine.waits());
+}
+
+#[test]
+fn a_part_of_a_message_that_arrives_is_an_advance() {
+    use std::io::Write;
+    let topology = Arc::new(Topology::new(&[0, 1], 1));
+    let info =
+        CommInfo { id: CommId(1), job: JobId(1), name: "test", rank: Rank(0), nranks: 2, world: Rank(0) };
+    let (pool, row) = (Pool::new(1), Recorder::heap().comm(info));
+    let mut engine = Engine::new(Rank(0), topology, Arc::clone(&pool), row, Script::default());
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let link = Receiver::new(vec![Arc::new(Fd::new(ours.into()))], Rank(1));
+    let lane = Lane { from: Rank(1), id: LaneId::pair(ChannelId(0), Rank(0)) };
+    engine.add_receiver(lane, RecvLink::Socket(Box::new(link)), TransportReason::OtherHost);
+
+    let mut output = [0_u8; 16];
+    let request = Request {
+        kind: CollKind::Broadcast,
+        dtype: Datatype::U8,
+        op: ReduceOp::Sum,
+        root: Rank(1),
+        count: 16,
+        uneven: false,
+    };
+    let shape = select::select(&engine.topology, Rank(0), &request, None);
+    let descriptor = Numbering::default().describe(Rank(0), &request, 0);
+    // SAFETY: the buffer outlives the engine.
+    let output = unsafe { ViewMut::new(output.as_mut_ptr(), output.len()) };
+    let plan = Plan::Generated { request, shape, me: Rank(0), terms: None };
+    engine.submit(Op::new(plan, descriptor, View::EMPTY, output), Raw(0)).unwrap();
+    settle(&mut engine);
+    let mut other = Claim::new(Arc::clone(&pool));
+    assert!(!other.hold());
+    // The first bytes of a header: no step can run, but the operation keeps its slot.
+    theirs.write_all(&[0; 3]).unwrap();
+    assert_eq!(engine.turn(&|| Raw(0)), Progress::Advanced);
+    assert_eq!((engine.turn(&|| Raw(0)), other.hold()), (Progress::Blocked, true));
 }
 
 #[test]
@@ -168,6 +206,16 @@ fn waits_of(engine: &Engine<Script>) -> Vec<(&'static str, u32)> {
 }
 
 #[test]
+fn what_was_decided_replaces_what_was_found_here() {
+    let (mut engine, ..) = alone();
+    let failure = |cause| Failure { cause, op: None, peer: Some(Rank(1)), channel: None };
+    engine.stop(failure(Cause::Link(LinkFault::Gone)));
+    let told = failure(Cause::External(crate::error::Error::new(ErrorKind::Mismatch, "decided")));
+    engine.fail(told.clone(), Raw(0));
+    assert_eq!(engine.failure(), Some(&told));
+}
+
+#[test]
 fn a_wait_goes_on_while_other_operations_move() {
     let (large, small) = (vec![0; 8 << 20], [0; 16]);
     let (mut engine, mut numbers, _readers) = alone();
@@ -240,6 +288,38 @@ fn the_cell_tells_of_the_send_that_waits_while_others_come_and_go() {
 }
 
 #[test]
+fn a_collective_stands_since_the_last_of_its_programs_began_to_wait() {
+    let topology = Arc::new(Topology::new(&[0, 1, 2], 2));
+    let info =
+        CommInfo { id: CommId(1), job: JobId(1), name: "test", rank: Rank(0), nranks: 3, world: Rank(0) };
+    let row = Recorder::heap().comm(info);
+    let mut engine = Engine::new(Rank(0), topology, Pool::new(8), row, Script::default());
+    let request = Request {
+        kind: CollKind::Broadcast,
+        dtype: Datatype::U8,
+        op: ReduceOp::Sum,
+        root: Rank(1),
+        count: 1 << 20,
+        uneven: false,
+    };
+    let shape = select::select(&engine.topology, Rank(0), &request, None);
+    let descriptor = Numbering::default().describe(Rank(0), &request, 0);
+    let plan = Plan::Generated { request, shape, me: Rank(0), terms: None };
+    engine.submit(Op::new(plan, descriptor, View::EMPTY, ViewMut::EMPTY), Raw(0)).unwrap();
+    let wait = |channel| Wait {
+        op: 1,
+        step: 0,
+        channel: ChannelId(channel),
+        peer: Rank(2),
+        direction: Direction::Recv,
+        shared: false,
+        reason: WaitReason::Peer,
+    };
+    engine.noted = vec![(wait(0), Raw(100)), (wait(1), Raw(200))];
+    assert_eq!(engine.stands(), [Some((wait(1), Raw(200))), None]);
+}
+
+#[test]
 fn a_wait_counts_from_when_somebody_waits() {
     let large = vec![0; 8 << 20];
     let (mut engine, mut numbers, _readers) = alone();
@@ -297,6 +377,17 @@ fn operations_end_with_what_all_ranks_hold_to_be_the_cause() {
     assert_eq!(errors.collect::<Vec<_>>(), [ErrorKind::Mismatch as u8]);
 }
 
+#[test]
+fn a_failed_work_request_is_told_with_its_status_and_the_code_of_its_device() {
+    let (mut engine, ..) = alone();
+    let change = Change::Failed { number: 7, status: 12, vendor: 0x81 };
+    let changes = [(ChannelId(3), Some(Rank(2)), Direction::Send, change)];
+    engine.queue_pairs_changed(changes.into_iter());
+    let (channel, peer, direction) = (ChannelId(3), Rank(2), Direction::Send);
+    let told = Event::WorkFailed { channel, peer, direction, number: 7, status: 12, vendor: 0x81 };
+    assert_eq!(engine.events().0.last(), Some(&told));
+}
+
 /// The states of the steps of sends to a peer, in order.
 fn states_to(engine: &Engine<Script>, to: u32) -> Vec<(u64, ProxyState)> {
     let told = engine.events().0.iter().filter_map(|event| match *event {
@@ -326,6 +417,24 @@ fn each_step_goes_through_its_states_once() {
     assert_eq!(of(last).count(), 1);
     // Those before it are filled, and the kernel has not taken all of the first of them.
     assert_eq!(of(last - 1).collect::<Vec<_>>(), whole[..2]);
+}
+
+#[test]
+fn a_send_gives_its_slot_back_where_nobody_turns_it_and_where_it_has_failed() {
+    let large = vec![0; 8 << 20];
+    for fails in [false, true] {
+        let pool = Pool::new(1);
+        let (mut engine, mut numbers, _readers) = alone_with(&pool, &Recorder::heap());
+        send(&mut engine, &mut numbers, &large, 1);
+        settle(&mut engine);
+        if fails {
+            let cause = Cause::Link(LinkFault::Gone);
+            engine.stop(Failure { cause, op: None, peer: None, channel: None });
+        } else {
+            engine.rest();
+        }
+        assert!(Claim::new(pool).hold(), "{fails}");
+    }
 }
 
 #[test]

@@ -220,6 +220,14 @@ fn a_part_of_an_element_is_refused() {
     combine((ReduceOp::Sum, Scaling::NONE), Datatype::F32, &[a.view().read()], &[(b.view(), Store::Plain)]);
 }
 
+#[test]
+#[should_panic(expected = "another length")]
+fn a_destination_of_another_length_is_refused() {
+    let (mut a, mut b, mut c) = (Buffer::new(8, 0), Buffer::new(8, 0), Buffer::new(4, 0));
+    let to = [(b.view(), Store::Plain), (c.view(), Store::Plain)];
+    combine((ReduceOp::Sum, Scaling::NONE), Datatype::F32, &[a.view().read()], &to);
+}
+
 /// What a float of fewer than 32 bits is, from its definition.
 trait Rounded: Element {
     /// Bits behind the point, the exponent of the smallest normal number, and the largest number.
@@ -426,11 +434,12 @@ fn only_what_a_rank_contributes_is_multiplied_and_rounded_to_its_type() {
     check(0.1_f32, |n| n as f32, |a, b| a + b, |x| x * 0.1);
     check(0.1_f64, |n| n as f64, |a, b| a + b, |x| x * 0.1);
     // Sums of these are exact in 32 bits and in 16; products are not.
-    let tenth = f16::from_f32(0.1);
-    let times = |x: f16| f16::from_f32(x.to_f32() * tenth.to_f32());
-    let (op, make) = (ReduceOp::PreMulSum, |n| f16::from_f32(n as f32));
-    let scaling = Scaling::of(op, Datatype::F16, Some(crate::memory::factor(tenth)), 2).of_step(1, true);
-    scaled_case((op, scaling), &columns(2, make), None, |all| {
-        f16::from_f32(times(all[0]).to_f32() + all[1].to_f32())
-    });
+    for factor in [0.1, -0.1].map(f16::from_f32) {
+        let times = |x: f16| f16::from_f32(x.to_f32() * factor.to_f32());
+        let (op, make) = (ReduceOp::PreMulSum, |n| f16::from_f32(n as f32));
+        let scaling = Scaling::of(op, Datatype::F16, Some(crate::memory::factor(factor)), 2).of_step(1, true);
+        scaled_case((op, scaling), &columns(2, make), None, |all| {
+            f16::from_f32(times(all[0]).to_f32() + all[1].to_f32())
+        });
+    }
 }

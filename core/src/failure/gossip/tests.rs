@@ -404,17 +404,21 @@ fn all_finish_together_however_late_each_is() {
 #[test]
 fn what_was_called_differently_is_found_where_all_have_finished() {
     let check = |first: Tally, its: Descriptor, second: Tally, mine: Descriptor, expect: &str| {
-        let mut ring = Ring::new(4);
-        for (rank, news) in ring.ranks.iter_mut().enumerate() {
-            let differs = rank == 2;
-            let tally = if differs { first.clone() } else { second.clone() };
-            news.finish(tally, vec![if differs { its } else { mine }], Ns(0));
+        // Before it has heard of the others, and after.
+        for pause in [0, 50] {
+            let mut ring = Ring::new(4);
+            for rank in [0, 1, 3, 2] {
+                (0..pause).for_each(|_| ring.step());
+                let (differs, now) = (rank == 2, ring.now);
+                let tally = if differs { first.clone() } else { second.clone() };
+                ring.ranks[rank].finish(tally, vec![if differs { its } else { mine }], now);
+            }
+            (0..200).for_each(|_| ring.step());
+            assert!(ring.ranks.iter().all(|news| !news.may_leave()));
+            let all = ring.decisions();
+            assert_eq!(all.iter().map(|one| one.trouble).collect::<Vec<_>>(), [Trouble::Mismatch], "{pause}");
+            assert!(all[0].text.contains(expect), "{}", all[0].text);
         }
-        (0..200).for_each(|_| ring.step());
-        assert!(ring.ranks.iter().all(|news| !news.may_leave()));
-        let all = ring.decisions();
-        assert_eq!((all.len(), all[0].trouble), (1, Trouble::Mismatch), "{all:?}");
-        assert!(all[0].text.contains(expect), "{}", all[0].text);
     };
     let (mine, its) = (call(CollKind::Broadcast, 1, 0, 4), call(CollKind::Broadcast, 1, 2, 4));
     let tally = Tally { calls: 1, hash: 5, ..Tally::default() };

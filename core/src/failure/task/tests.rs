@@ -51,6 +51,13 @@ fn the_ring_is_closed_past_several_ranks_that_went_without_a_word() {
 }
 
 #[test]
+fn the_longest_line_is_written() {
+    // Two quotation marks and the end of the line.
+    let text = "x".repeat(LINE_MAX - 3);
+    assert_eq!(written(&text).map(|line| line.len()), Some(LINE_MAX));
+}
+
+#[test]
 fn a_rank_whose_stream_was_reset_has_died_only_if_nobody_listens_there_any_more() {
     let door = TcpListener::bind(here(0)).unwrap();
     // The kernel connects; the process is busy.
