@@ -342,8 +342,8 @@ impl Drop for Communicator {
             });
         }
         self.inner.close();
-        // The progress thread and the service thread may hold it for the moment of a look. A process
-        // that ends then would leave its recorder, and look as if it had died.
+        // The progress thread and the service thread may hold it for the moment of a look. A
+        // process that ends then would leave its recorder, and look as if it had died.
         let end = clock::now().after(RELEASE);
         while Arc::strong_count(&self.inner) > 1 && clock::now() < end {
             clock::sleep(Duration::from_micros(20));

@@ -337,7 +337,7 @@ fn judge(late: &mut Lateness, compared: &[Compared<'_>], seqs: &[u64]) {
     let straggler = straggler(late.ops, cycles, &lasts, &costs);
     let busy = busy::busy(compared, &seqs[from..]);
     let busy = busy.filter(|_| straggler.is_none() && late.incomplete.is_empty());
-    late.straggler = straggler.or(busy.map(|(at, _)| at)).map(|at| compared[at].comm.rank);
+    late.straggler = straggler.or_else(|| busy.map(|(at, _)| at)).map(|at| compared[at].comm.rank);
     late.busy = busy.map(|(_, busy)| busy);
 }
 

@@ -17,9 +17,9 @@ impl Gossip {
         }
     }
 
-    /// Whether a report is likely to follow from another one: the end of a link always, the end of a
-    /// rank that has itself reported such an end or a deadline before it gave up, and a deadline if
-    /// something else has happened.
+    /// Whether a report is likely to follow from another one: the end of a link always, the end of
+    /// a rank that has itself reported such an end or a deadline before it gave up, and a deadline
+    /// if something else has happened.
     fn is_consequence(&self, report: &Report) -> bool {
         let gives_up = |other: &Report| matches!(other.trouble, Trouble::LinkFailed | Trouble::TimedOut);
         let gave_up =
@@ -38,8 +38,8 @@ impl Gossip {
     }
 }
 
-/// Ranks of which each waits for the next, as far as it is known: the first is the one that a report
-/// names.
+/// Ranks of which each waits for the next, as far as it is known: the first is the one that a
+/// report names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Chain {
     ranks: Vec<Rank>,
