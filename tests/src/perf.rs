@@ -7,6 +7,22 @@ use crate::hosts::Hosts;
 use crate::job::free_port;
 use crate::programs::program;
 
+/// The collectives, as `ccl-perf` names them.
+pub const KINDS: [&str; 12] = [
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "send_recv",
+    "alltoall",
+    "gather",
+    "scatter",
+    "all_gatherv",
+    "reduce_scatterv",
+    "alltoallv",
+];
+
 /// Ranks that measure the same.
 #[derive(Clone, Debug)]
 pub struct Ranks<'a> {

@@ -43,7 +43,7 @@ pub enum Harm {
     Tell,
 }
 
-/// What the relay is to do while a job runs, and what it has seen.
+/// The task of the relay during one job, and its count of messages.
 #[derive(Debug)]
 pub struct Run {
     /// The message that is harmed, counted from 1 over all connections, and how. Without one, some

@@ -13,25 +13,10 @@ use ccl::config::environment;
 use ccl::seed::Seed;
 use ccl_tests::hosts::Hosts;
 use ccl_tests::job::PATIENCE;
-use ccl_tests::perf::Ranks;
+use ccl_tests::perf::{KINDS, Ranks};
 use ccl_tests::programs::text;
 use ccl_tests::relay::{Harm, Relays, Run};
 use rustix::process::{Pid, Signal, kill_process};
-
-const KINDS: [&str; 12] = [
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "broadcast",
-    "reduce",
-    "send_recv",
-    "alltoall",
-    "gather",
-    "scatter",
-    "all_gatherv",
-    "reduce_scatterv",
-    "alltoallv",
-];
 
 /// What happens when a message comes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

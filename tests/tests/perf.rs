@@ -7,24 +7,10 @@ use std::process::Output;
 use ccl::config::environment;
 use ccl_tests::covering;
 use ccl_tests::hosts::Hosts;
-use ccl_tests::perf::Ranks;
+use ccl_tests::perf::{KINDS, Ranks};
 use ccl_tests::programs::text;
 use ccl_tests::relay::{self, Relays};
 
-const KINDS: [&str; 12] = [
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "broadcast",
-    "reduce",
-    "send_recv",
-    "alltoall",
-    "gather",
-    "scatter",
-    "all_gatherv",
-    "reduce_scatterv",
-    "alltoallv",
-];
 const TYPES: [&str; 12] = [
     "int8", "uint8", "int32", "uint32", "int64", "uint64", "half", "float", "double", "bfloat16", "f8e4m3",
     "f8e5m2",

@@ -42,8 +42,8 @@ const PAUSE: u64 = 10;
 /// Twice what an anchor's readings are apart, and what its conversion adds: times of two processes
 /// of a kernel that differ by less are equal.
 const SAME_KERNEL_ERROR_NS: u64 = 5_000;
-/// Where one in so many operations has a root, when a rank calls depends on when it came out of the
-/// one before. Fewer cannot make one rank the last so often that it is a straggler.
+/// If at least one in this many operations has a root, a rank's call time depends on when its
+/// previous operation ended. Fewer operations with a root cannot make one rank a straggler.
 const ROOTED: u64 = 4;
 /// The kinds of which no rank ends before the last rank has called.
 const SYNCHRONIZING: [&str; 5] = ["AllReduce", "AllGather", "ReduceScatter", "Barrier", "AllToAll"];
