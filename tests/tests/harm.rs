@@ -130,7 +130,10 @@ impl Case {
 
     /// In a word how it ended, or what is wrong.
     fn judge(&self, ended: &[Output]) -> Result<&'static str, String> {
-        let all = || ended.iter().map(|one| format!("{}\n{}", one.status, text(one))).collect::<String>();
+        let said = |one: &Output| {
+            text(one).lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n")
+        };
+        let all = || ended.iter().map(|one| format!("{}\n{}\n", one.status, said(one))).collect::<String>();
         let is_victim = |rank: usize| self.what.is_of_rank() && rank == self.victim as usize;
         let others = ended.iter().enumerate().filter(|(rank, _)| !is_victim(*rank)).map(|(_, one)| one);
         if others.clone().any(|one| text(one).contains("FAILED") || text(one).contains("panicked")) {

@@ -27,6 +27,8 @@ struct Program {
     member: Member,
     rank: u32,
     nranks: u32,
+    /// One for the whole bootstrap.
+    deadline: Ns,
     step: u32,
     result: Option<Result<(), Fault>>,
     heard: Vec<String>,
@@ -55,8 +57,9 @@ impl Program {
         let settings = settings.iter().map(|(n, v)| ((*n).to_string(), (*v).to_string())).collect();
         let introduction =
             Introduction { contact: address(rank), settings, own: format!("own {rank}").into_bytes() };
-        let member = Member::new(id.clone(), Rank(rank), nranks, introduction, now, now.after(DEADLINE));
-        Self { member, rank, nranks, step: 0, result: None, heard: Vec::new() }
+        let deadline = now.after(DEADLINE);
+        let member = Member::new(id.clone(), Rank(rank), nranks, introduction, now, deadline);
+        Self { member, rank, nranks, deadline, step: 0, result: None, heard: Vec::new() }
     }
 
     fn block(rank: u32, round: u32) -> Vec<u8> {
@@ -65,7 +68,7 @@ impl Program {
 
     /// Goes one step further if the current one is complete; returns whether it did.
     fn step(&mut self, io: &mut Io<'_>) -> bool {
-        let (n, deadline) = (self.nranks, io.now.after(DEADLINE));
+        let (n, deadline) = (self.nranks, self.deadline);
         let to = (self.rank + 1 + n / 3) % n;
         let from = (self.rank + 2 * n - 1 - n / 3) % n;
         let member = &mut self.member;
@@ -217,9 +220,9 @@ impl Job {
         let mut job = Self::empty(seed, weather, nranks);
         let mut random = Seed(seed ^ 0xabc);
         for rank in 0..nranks {
-            let program = Program::new(&id(), rank, nranks, job.net.now);
-            let target = if present(rank) { address(rank) } else { stranger_address(200) };
             let after = Duration::from_micros(random.below(50_000));
+            let program = Program::new(&id(), rank, nranks, job.net.now.after(after));
+            let target = if present(rank) { address(rank) } else { stranger_address(200) };
             let actor = if present(rank) {
                 Actor::Rank(Box::new(program))
             } else {

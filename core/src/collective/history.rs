@@ -17,7 +17,7 @@ pub(super) struct History {
 
 impl Default for History {
     fn default() -> Self {
-        Self { runs: VecDeque::with_capacity(MOST) }
+        Self { runs: VecDeque::new() }
     }
 }
 

@@ -189,7 +189,12 @@ impl Member {
     ) {
         let sound = rank.0 < self.nranks && awaited.iter().all(|wait| wait.rank.0 < self.nranks);
         let known = !sound || self.overdue.awaited.contains_key(&rank);
-        if known || matches!(self.pending, Pending::Handover | Pending::Over) {
+        if known || self.pending == Pending::Over {
+            return;
+        }
+        // After this rank's handover, the bootstrap must send nothing more: it only listens.
+        if self.pending == Pending::Handover {
+            self.overdue.awaited.insert(rank, awaited);
             return;
         }
         let other = if side == Side::Prev { &self.next } else { &self.prev };
