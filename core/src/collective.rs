@@ -226,8 +226,9 @@ impl Descriptor {
     /// this one they are [`STEP`](Self::STEP) more.
     #[must_use]
     pub fn hash(&self) -> u64 {
+        let [first, count, _, plan] = self.encode();
         let mut bytes = [0; 32];
-        for (to, word) in bytes.chunks_exact_mut(8).zip(Self { seq: 0, ..*self }.encode()) {
+        for (to, word) in bytes.chunks_exact_mut(8).zip([first, count, 0, plan]) {
             to.copy_from_slice(&word.to_le_bytes());
         }
         xxhash_rust::xxh3::xxh3_64(&bytes).wrapping_add(self.seq.wrapping_mul(Self::STEP))
@@ -346,41 +347,36 @@ impl Numbering {
         self.last + 1
     }
 
-    /// Counts a call of `me` and describes it; `plan` is the hash of what its plan was made from.
-    #[inline]
-    pub fn describe(&mut self, me: Rank, request: &Request, plan: u64) -> Descriptor {
-        let (kind, root, seq) = match request.kind {
-            CollKind::Send | CollKind::Recv => {
-                let from = if request.kind == CollKind::Send { me } else { request.root };
-                let (count, dtype) = (request.count, request.dtype);
-                let pair = self.pairs.entry((request.kind, request.root));
-                let pair = pair.or_insert(Pair { calls: 0, count, dtype });
-                *pair = Pair { calls: pair.calls + 1, count, dtype };
-                (CollKind::Send, from, pair.calls)
-            }
-            kind => {
-                self.last += 1;
-                (kind, request.root, self.last)
-            }
-        };
-        let Request { dtype, op, count, uneven, .. } = *request;
-        let call = Descriptor { kind, dtype, op, root, count, seq, plan, uneven };
-        if !kind.is_p2p() {
-            self.history.add(&call);
+    /// Counts a call of `me` and describes it, with the hash of that; `plan` is the hash of what
+    /// its plan was made from.
+    #[inline(always)]
+    pub fn describe(&mut self, me: Rank, request: &Request, plan: u64) -> (Descriptor, u64) {
+        let Request { kind, dtype, op, root, count, uneven } = *request;
+        if kind.is_p2p() {
+            let (root, seq) = self.next_of_pair(me, request);
+            let kind = CollKind::Send;
+            let call = Descriptor { kind, dtype, op, root, count, seq, plan, uneven };
+            return (call, call.hash());
         }
-        call
+        self.last += 1;
+        let call = Descriptor { kind, dtype, op, root, count, seq: self.last, plan, uneven };
+        let check = self.history.add(&call);
+        self.hash = (self.hash ^ check).rotate_left(23).wrapping_mul(Descriptor::STEP);
+        (call, check)
+    }
+
+    /// Counts a send or a receive; returns the sender and its number among those of the pair.
+    fn next_of_pair(&mut self, me: Rank, request: &Request) -> (Rank, u64) {
+        let Request { kind, root: peer, count, dtype, .. } = *request;
+        let pair = self.pairs.entry((kind, peer)).or_insert(Pair { calls: 0, count, dtype });
+        *pair = Pair { calls: pair.calls + 1, count, dtype };
+        (if kind == CollKind::Send { me } else { peer }, pair.calls)
     }
 
     /// The collective with this number; `None` if it was not called yet, or too long ago.
     #[must_use]
     pub fn collective(&self, seq: u64) -> Option<Descriptor> {
         self.history.at(seq)
-    }
-
-    /// Adds a collective to the hash; `check` is the hash of its descriptor.
-    #[inline]
-    pub const fn add(&mut self, check: u64) {
-        self.hash = (self.hash ^ check).rotate_left(23).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 
     /// All calls so far.
@@ -450,7 +446,7 @@ mod tests {
         let call = |kind, peer| Request { kind, root: Rank(peer), ..Request::barrier() };
         let mut mine = Numbering::default();
         let mut seen = |kind, peer| {
-            let Descriptor { kind, root, seq, .. } = mine.describe(Rank(1), &call(kind, peer), 0);
+            let (Descriptor { kind, root, seq, .. }, _) = mine.describe(Rank(1), &call(kind, peer), 0);
             (kind, root.0, seq)
         };
         assert_eq!(seen(CollKind::AllReduce, 0), (CollKind::AllReduce, 0, 1));
@@ -467,10 +463,8 @@ mod tests {
         let tally = |calls: &[Request]| {
             let mut mine = Numbering::default();
             for call in calls {
-                let descriptor = mine.describe(Rank(1), call, 0);
-                if !call.kind.is_p2p() {
-                    mine.add(descriptor.hash());
-                }
+                let (descriptor, check) = mine.describe(Rank(1), call, 0);
+                assert_eq!(check, descriptor.hash());
             }
             mine.tally()
         };

@@ -9,32 +9,35 @@ use super::Descriptor;
 const MOST: usize = 256;
 
 /// Collectives in their order, as runs of the same call: a loop that calls one thing is one run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub(super) struct History {
     /// The first call of each run, and their number, oldest first.
     runs: VecDeque<(Descriptor, u64)>,
-}
-
-impl Default for History {
-    fn default() -> Self {
-        Self { runs: VecDeque::new() }
-    }
+    /// The hash of the latest call.
+    check: u64,
 }
 
 impl History {
-    /// Adds the next collective.
-    #[inline]
-    pub(super) fn add(&mut self, call: &Descriptor) {
-        if let Some((first, calls)) = self.runs.back_mut()
-            && *call == (Descriptor { seq: first.seq + *calls, ..*first })
-        {
-            *calls += 1;
-            return;
+    /// Adds the next collective; returns its hash, which needs no hashing where a run goes on.
+    #[inline(always)]
+    pub(super) fn add(&mut self, call: &Descriptor) -> u64 {
+        match self.runs.back_mut() {
+            Some((first, calls)) if *call == (Descriptor { seq: first.seq + *calls, ..*first }) => {
+                *calls += 1;
+                self.check = self.check.wrapping_add(Descriptor::STEP);
+            }
+            _ => self.begin(call),
         }
+        self.check
+    }
+
+    /// Begins a run.
+    fn begin(&mut self, call: &Descriptor) {
         if self.runs.len() == MOST {
             self.runs.pop_front();
         }
         self.runs.push_back((*call, 1));
+        self.check = call.hash();
     }
 
     /// The collective with this number; `None` if it was not called yet, or too long ago.
@@ -67,13 +70,15 @@ mod tests {
         // A loop of one call, then one of two.
         let count = |seq: u64| if seq <= 1_000_000 { 9 } else { seq % 2 };
         for seq in 1..=1_000_200 {
-            history.add(&call(seq, count(seq)));
+            assert_eq!(history.add(&call(seq, count(seq))), call(seq, count(seq)).hash());
         }
         for seq in [1, 500_000, 1_000_000, 1_000_001, 1_000_199, 1_000_200] {
             assert_eq!(history.at(seq), Some(call(seq, count(seq))));
         }
         assert_eq!([history.at(0), history.at(1_000_201)], [None, None]);
-        (1_000_201..=1_000_300).for_each(|seq| history.add(&call(seq, count(seq))));
+        for seq in 1_000_201..=1_000_300 {
+            history.add(&call(seq, count(seq)));
+        }
         assert_eq!([history.at(1_000_000), history.at(1_000_044)], [None, None]);
         assert_eq!(history.at(1_000_045), Some(call(1_000_045, 1)));
     }

@@ -74,8 +74,8 @@ impl Drop for Unwinding<'_> {
 
 impl Inner {
     /// Carries out one call and returns when it has ended.
-    pub(super) fn call(&self, asked: Asked) -> Result<()> {
-        let own = self.check(&asked)?;
+    pub(super) fn call(&self, asked: &Asked) -> Result<()> {
+        let own = self.check(asked)?;
         let _guard = Unwinding::of(self);
         let mut driver = self.locked(own);
         let mut observed = Observed::default();
@@ -84,7 +84,7 @@ impl Inner {
     }
 
     /// Carries out several calls side by side and returns when all have ended.
-    pub(super) fn call_all(&self, calls: impl ExactSizeIterator<Item = Asked>) -> Result<()> {
+    pub(super) fn call_all<'a>(&self, calls: impl ExactSizeIterator<Item = &'a Asked>) -> Result<()> {
         let _guard = Unwinding::of(self);
         let mut driver = self.driver()?;
         let mut ids: Vec<OpId> = Vec::with_capacity(calls.len());
@@ -148,34 +148,39 @@ impl Inner {
     pub(super) fn submit(
         &self,
         driver: &mut Driver,
-        Asked { request, terms, input, output, planned }: Asked,
+        asked: &Asked,
         begun: Option<Begun>,
         observed: &mut Observed,
     ) -> Result<OpId> {
         if let Some(ended) = &driver.ended {
             let mut error = ended.clone();
-            error.at.op = Some((request.kind, driver.numbers.next()));
-            error.at.channel = error.at.channel.or_else(|| Some(first_channel(request.kind)));
+            error.at.op = Some((asked.request.kind, driver.numbers.next()));
+            error.at.channel = error.at.channel.or_else(|| Some(first_channel(asked.request.kind)));
             return Err(error);
         }
-        let (shape, hash) = planned.unwrap_or_else(|| self.plan(driver, &request, terms.as_deref()));
-        let plan = Plan::Generated { request, shape, me: self.rank, terms };
-        let descriptor = driver.numbers.describe(self.rank, &request, hash);
+        let Asked { ref request, terms, input, output, planned } = *asked;
+        let (shape, hash) = planned.unwrap_or_else(|| self.plan(driver, request, terms.as_deref()));
+        let (descriptor, check) = driver.numbers.describe(self.rank, request, hash);
         driver.links.describe(&descriptor);
         driver.still = None;
         let (comm, rank, seq) = (self.id, self.rank, descriptor.seq);
         if self.is_told {
-            report::call(self, &request, seq, &shape);
+            report::call(self, request, seq, &shape);
         }
-        observed.begin(|| Call::Operation { request, comm, rank, seq });
+        observed.begin(|| Call::Operation { request: *request, comm, rank, seq });
         // An observer may have forked: its child also gets here.
         self.own()?;
         let started = clock::raw();
-        let op = Op::new(plan, descriptor, input, output);
-        if !request.kind.is_p2p() {
-            driver.numbers.add(op.check());
-        }
-        let id = match driver.engine.submit_owned(op, begun, started) {
+        let make = || {
+            let plan = Plan::Generated { request: *request, shape, me: self.rank, terms };
+            Op::new(plan, (descriptor, check), input, output)
+        };
+        let submitted = if request.kind.is_p2p() {
+            driver.engine.submit_p2p(make(), begun, started)
+        } else {
+            driver.engine.submit_collective(make, begun, started)
+        };
+        let id = match submitted {
             Ok(id) => id,
             Err(failure) => return Err(self.end(driver, failure)),
         };
@@ -190,7 +195,7 @@ impl Inner {
         // The operation is visible as called before its links are made: a wait for an absent peer
         // is shown.
         let Driver { engine, links, .. } = &mut *driver;
-        if let Err(error) = links.ensure(engine, &self.topology, &shape, (&request, seq)) {
+        if let Err(error) = links.ensure(engine, &self.topology, &shape, (request, seq)) {
             self.cannot_connect(driver, error);
             return Err(self.give_up(driver));
         }

@@ -260,7 +260,7 @@ impl Inner {
         padded.resize(longest, 0);
         let mut all = vec![0_u8; longest * self.nranks as usize];
         let request = call.gathers(Datatype::U8, longest as u64);
-        self.call(Asked::new(request, view_of(&padded), view_of_mut(&mut all)))?;
+        self.call(&Asked::new(request, view_of(&padded), view_of_mut(&mut all)))?;
         let blocks = all.chunks(longest.max(1)).zip(lengths);
         Ok(blocks.map(|(block, length)| block[..length].to_vec()).collect())
     }
@@ -269,7 +269,7 @@ impl Inner {
     pub(super) fn gather_words(&self, call: PartOf, own: &[i64]) -> Result<Vec<i64>> {
         let mut all = vec![0_i64; own.len() * self.nranks as usize];
         let request = call.gathers(Datatype::I64, own.len() as u64);
-        self.call(Asked::new(request, view_of(own), view_of_mut(&mut all)))?;
+        self.call(&Asked::new(request, view_of(own), view_of_mut(&mut all)))?;
         Ok(all)
     }
 

@@ -103,7 +103,7 @@ impl<'a> Group<'a> {
         let calls = self.ready()?;
         let first = calls.first().map_or(self.inner, |call| call.inner);
         if calls.iter().all(|call| std::ptr::eq(call.inner, first)) {
-            return first.call_all(calls.iter().map(|call| call.asked));
+            return first.call_all(calls.iter().map(|call| &call.asked));
         }
         side_by_side(&calls, &mut || false)
     }
@@ -215,7 +215,7 @@ impl<'a> Part<'a> {
         let begun = self.inner.driver().and_then(|mut driver| {
             for asked in &self.calls {
                 let mut observed = Observed::default();
-                let id = self.inner.submit(&mut driver, *asked, None, &mut observed)?;
+                let id = self.inner.submit(&mut driver, asked, None, &mut observed)?;
                 self.under_way.push(id);
                 together.push(observed);
             }

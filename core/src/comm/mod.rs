@@ -194,9 +194,10 @@ impl Communicator {
     ///
     /// # Errors
     /// As the method of its name.
+    #[inline]
     pub fn run(&self, call: Collective<'_, '_>) -> Result<()> {
         let terms = call.terms();
-        self.inner.call(call.asked(&self.inner, terms.as_ref())?)
+        self.inner.call(&call.asked(&self.inner, terms.as_ref())?)
     }
 
     /// Every rank's `output` becomes the reduction of all ranks' `input`.

@@ -122,7 +122,7 @@ pub(super) fn begin<T: Element>(
     // The input is read through the same pointer: another borrow of the buffer would invalidate
     // this one. The observed call ends when this function returns.
     let mut observed = Observed::default();
-    let submitted = inner.submit(&mut driver, asked, Some(begun), &mut observed);
+    let submitted = inner.submit(&mut driver, &asked, Some(begun), &mut observed);
     if submitted.is_err() {
         // The engine did not take it.
         driver.owned.take(ticket);

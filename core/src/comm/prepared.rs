@@ -80,7 +80,7 @@ impl<T: Element> Prepared<T> {
     /// The failure of the communicator; `Usage` while a run is under way, or after one has failed.
     pub fn run(&mut self) -> Result<()> {
         let (inner, mut region) = self.ready()?;
-        let ran = inner.call(self.asked(&mut region));
+        let ran = inner.call(&self.asked(&mut region));
         self.region = ran.is_ok().then_some(region);
         ran
     }

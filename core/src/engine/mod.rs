@@ -269,57 +269,74 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
     }
 
     /// Takes an operation. If its links are still missing, its steps wait for them.
+    /// [`ended`](Self::ended) reports its end by the ticket in `begun`.
     ///
     /// # Errors
     /// The failure of the engine, if it has failed.
-    pub fn submit(&mut self, op: Op, now: Raw) -> Result<OpId, Failure> {
-        self.submit_owned(op, None, now)
+    pub fn submit(&mut self, op: Op, begun: Option<Begun>, now: Raw) -> Result<OpId, Failure> {
+        if op.kind().is_p2p() {
+            self.submit_p2p(op, begun, now)
+        } else {
+            self.submit_collective(|| op, begun, now)
+        }
     }
 
-    /// Takes an operation; [`ended`](Self::ended) reports its end by the ticket in `begun`.
+    /// The same for the collective that `make` makes where it stays: most of the cost of a short
+    /// operation would be to move it.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
-    #[inline]
-    pub fn submit_owned(&mut self, mut op: Op, begun: Option<Begun>, now: Raw) -> Result<OpId, Failure> {
-        if let Some(failure) = &self.failure {
-            return Err(failure.clone());
+    #[inline(always)]
+    pub fn submit_collective(
+        &mut self,
+        make: impl FnOnce() -> Op,
+        begun: Option<Begun>,
+        now: Raw,
+    ) -> Result<OpId, Failure> {
+        self.check()?;
+        self.next_id += 1;
+        let number = self.next_id;
+        if self.collectives.is_empty() {
+            self.since = now;
         }
+        let op = self.collectives.push(number, make, begun);
+        op.called(number, now);
+        let outline = op.outline(self.topology_hash);
+        publish_at(&mut self.events, now, || op.planned(outline));
+        self.row.called(op.descriptor(), outline, now);
+        Ok(OpId { number, way: None })
+    }
+
+    /// The same for a send or a receive.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub fn submit_p2p(&mut self, mut op: Op, begun: Option<Begun>, now: Raw) -> Result<OpId, Failure> {
+        self.check()?;
         self.next_id += 1;
         let number = self.next_id;
         op.called(number, now);
-        let descriptor = *op.descriptor();
-        let (algorithm, outline) = (op.algorithm(), op.outline(self.topology_hash));
-        publish_at(&mut self.events, now, || Event::OpPlanned {
-            kind: op.kind(),
-            seq: descriptor.seq,
-            algorithm,
-            bytes: op.bytes(),
-            outline,
-        });
-        let way = if op.kind().is_p2p() {
-            self.row.p2p_called(op.descriptor(), outline, op.peer(), now);
-            let (direction, peer) = (op.direction(), op.peer());
-            let lendable = begun.as_ref().and_then(|begun| begun.lendable.clone());
-            let lent = lendable.map(|memory| (memory, op.messages(&self.topology)));
-            let (way, first) = self.pairs.push(op, begun, &self.topology);
-            if let Some((memory, (bytes, size))) = lent {
-                self.lanes.lend((direction, peer), first, (bytes, size), &memory);
-            }
-            if !self.noted.is_empty() {
-                // The cell tells of the call that waits, not of this one.
-                self.note_ops();
-            }
-            Some(way)
-        } else {
-            self.row.called(&descriptor, outline, now);
-            if self.collectives.is_empty() {
-                self.since = now;
-            }
-            self.collectives.push(op, begun);
-            None
-        };
-        Ok(OpId { number, way })
+        let outline = op.outline(self.topology_hash);
+        publish_at(&mut self.events, now, || op.planned(outline));
+        self.row.p2p_called(op.descriptor(), outline, op.peer(), now);
+        let (direction, peer) = (op.direction(), op.peer());
+        let lendable = begun.as_ref().and_then(|begun| begun.lendable.clone());
+        let lent = lendable.map(|memory| (memory, op.messages(&self.topology)));
+        let (way, first) = self.pairs.push(op, begun, &self.topology);
+        if let Some((memory, (bytes, size))) = lent {
+            self.lanes.lend((direction, peer), first, (bytes, size), &memory);
+        }
+        if !self.noted.is_empty() {
+            // The cell tells of the call that waits, not of this one.
+            self.note_ops();
+        }
+        Ok(OpId { number, way: Some(way) })
+    }
+
+    /// The failure, if it has failed.
+    #[inline(always)]
+    fn check(&self) -> Result<(), Failure> {
+        if let Some(failure) = &self.failure { Err(failure.clone()) } else { Ok(()) }
     }
 
     /// Whether that operation has ended well. If not, it is under way or has failed.

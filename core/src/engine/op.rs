@@ -130,16 +130,28 @@ pub struct Op {
 const _: () = assert!(size_of::<Op>() <= 128);
 
 impl Op {
-    /// An operation that reads `input` and writes `output`; `descriptor.seq` is its number.
+    /// An operation that reads `input` and writes `output`, described as
+    /// [`Numbering`](crate::collective::Numbering) does.
+    #[inline(always)]
     #[must_use]
-    pub fn new(plan: Plan, descriptor: Descriptor, input: View, output: ViewMut) -> Self {
-        let check = descriptor.hash();
+    pub fn new(plan: Plan, (descriptor, check): (Descriptor, u64), input: View, output: ViewMut) -> Self {
         Self { number: 0, plan, descriptor, check, input, output, began: Raw(0) }
     }
 
     pub(super) const fn called(&mut self, number: u64, now: Raw) {
         self.number = number;
         self.began = now;
+    }
+
+    /// Tells that it was called, and how it is carried out.
+    pub(super) fn planned(&self, outline: Option<Outline>) -> Event {
+        Event::OpPlanned {
+            kind: self.kind(),
+            seq: self.descriptor.seq,
+            algorithm: self.algorithm(),
+            bytes: self.bytes(),
+            outline,
+        }
     }
 
     /// Its number in the order of submission.
@@ -163,10 +175,6 @@ impl Op {
     }
     pub(super) const fn plan(&self) -> &Plan {
         &self.plan
-    }
-    /// The hash of the descriptor, which all messages of the operation carry.
-    pub(crate) const fn check(&self) -> u64 {
-        self.check
     }
     /// Its descriptor with the elements of a mean block, which histograms are of.
     #[inline]

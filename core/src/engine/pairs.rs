@@ -75,7 +75,7 @@ impl Pairs {
         }
         let first = way.messages;
         way.messages += op.plan().len(topology, 0);
-        way.queue.push(op, begun);
+        way.queue.push(op.number(), || op, begun);
         (number, first)
     }
 

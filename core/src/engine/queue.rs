@@ -18,16 +18,18 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    #[inline]
-    pub(super) fn push(&mut self, op: Op, begun: Option<Begun>) {
+    /// Adds the operation with this number that `make` makes.
+    #[inline(always)]
+    pub(super) fn push(&mut self, number: u64, make: impl FnOnce() -> Op, begun: Option<Begun>) -> &mut Op {
         if let Some(begun) = begun {
-            self.begun.push_back((op.number(), begun));
+            self.begun.push_back((number, begun));
         }
         if self.first.is_none() {
-            self.first = Some(op);
-        } else {
-            self.later.push_back(op);
+            return self.first.get_or_insert_with(make);
         }
+        self.later.push_back(make());
+        let last = self.later.len() - 1;
+        &mut self.later[last]
     }
 
     #[inline]

@@ -302,7 +302,7 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
         let op = Op::new(plan, descriptor, from, to);
         self.buffers[rank.index()].push(buffers);
         // An engine that has failed accepts no more operations: `run` reports its failure.
-        let _ = self.engines[rank.index()].submit(op, Raw(self.net.now().0));
+        let _ = self.engines[rank.index()].submit(op, None, Raw(self.net.now().0));
         self.net.make_ready(rank);
     }
 
