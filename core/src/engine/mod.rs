@@ -302,7 +302,7 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
         let op = self.collectives.push(number, make, begun);
         op.called(number, now);
         let outline = op.outline(self.topology_hash);
-        publish_at(&mut self.events, now, || op.planned(outline));
+        op.planned(&mut self.events, outline);
         self.row.called(op.descriptor(), outline, now);
         Ok(OpId { number, way: None })
     }
@@ -317,7 +317,7 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
         let number = self.next_id;
         op.called(number, now);
         let outline = op.outline(self.topology_hash);
-        publish_at(&mut self.events, now, || op.planned(outline));
+        op.planned(&mut self.events, outline);
         self.row.p2p_called(op.descriptor(), outline, op.peer(), now);
         let (direction, peer) = (op.direction(), op.peer());
         let lendable = begun.as_ref().and_then(|begun| begun.lendable.clone());

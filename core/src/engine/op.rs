@@ -144,14 +144,15 @@ impl Op {
     }
 
     /// Tells that it was called, and how it is carried out.
-    pub(super) fn planned(&self, outline: Option<Outline>) -> Event {
-        Event::OpPlanned {
+    #[inline(always)]
+    pub(super) fn planned(&self, events: &mut impl Subscriber, outline: Option<Outline>) {
+        publish_at(events, self.began, || Event::OpPlanned {
             kind: self.kind(),
             seq: self.descriptor.seq,
             algorithm: self.algorithm(),
             bytes: self.bytes(),
             outline,
-        }
+        });
     }
 
     /// Its number in the order of submission.
