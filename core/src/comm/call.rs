@@ -208,7 +208,6 @@ impl<'a, 'c> Collective<'a, 'c> {
     ///
     /// # Errors
     /// `Usage` for lengths and counts that do not fit.
-    #[inline(always)]
     pub(super) fn asked(&self, inner: &Inner, terms: Option<&CallTerms>) -> Result<Asked> {
         let request = self.request(inner);
         let refuse = |error: Error| error.in_comm(&inner.name, inner.rank).in_op(self.kind, 0);
@@ -227,11 +226,10 @@ impl<'a, 'c> Collective<'a, 'c> {
         Ok(Asked { request, terms: terms.map(borrowed), input, output, planned: None })
     }
 
-    #[inline(always)]
     fn request(&self, inner: &Inner) -> Request {
         let Self { kind, dtype, op, root, .. } = *self;
         let n = inner.nranks as usize;
-        let elements = |bytes: usize| bytes >> dtype.size().ilog2();
+        let elements = |bytes: usize| bytes / dtype.size();
         let is_root = inner.rank == root;
         let count = match (self.counts, self.buffers) {
             (Some(_), _) if kind == CollKind::AllToAll => 0,
@@ -283,7 +281,6 @@ impl<'a, 'c> Collective<'a, 'c> {
 
     /// What it reads and writes, which are so many bytes; in a buffer that has a block for each
     /// rank, that of this rank begins at `own`.
-    #[inline(always)]
     fn views(&self, Sizes { input, output }: Sizes, own: usize, me: Rank) -> Result<(View, ViewMut)> {
         let equal = |what: &str, has: usize, needs: u64| {
             let size = self.dtype.size() as u64;

@@ -175,12 +175,7 @@ impl Inner {
             let plan = Plan::Generated { request: *request, shape, me: self.rank, terms };
             Op::new(plan, (descriptor, check), input, output)
         };
-        let submitted = if request.kind.is_p2p() {
-            driver.engine.submit_p2p(make(), begun, started)
-        } else {
-            driver.engine.submit_collective(make, begun, started)
-        };
-        let id = match submitted {
+        let id = match driver.engine.submit(request.kind, make, begun, started) {
             Ok(id) => id,
             Err(failure) => return Err(self.end(driver, failure)),
         };

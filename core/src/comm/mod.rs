@@ -194,7 +194,6 @@ impl Communicator {
     ///
     /// # Errors
     /// As the method of its name.
-    #[inline]
     pub fn run(&self, call: Collective<'_, '_>) -> Result<()> {
         let terms = call.terms();
         self.inner.call(&call.asked(&self.inner, terms.as_ref())?)

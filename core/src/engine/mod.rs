@@ -268,34 +268,30 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
         self.lanes.receiver(id.channel, from, matches!(id.readers, Readers::Group(_))).is_some()
     }
 
-    /// Takes an operation. If its links are still missing, its steps wait for them.
-    /// [`ended`](Self::ended) reports its end by the ticket in `begun`.
+    /// Takes the operation of this kind that `make` makes. If its links are still missing, its
+    /// steps wait for them. [`ended`](Self::ended) reports its end by the ticket in `begun`.
+    ///
+    /// A collective is made where it stays: most of the cost of a short one would be to move it.
     ///
     /// # Errors
     /// The failure of the engine, if it has failed.
-    pub fn submit(&mut self, op: Op, begun: Option<Begun>, now: Raw) -> Result<OpId, Failure> {
-        if op.kind().is_p2p() {
-            self.submit_p2p(op, begun, now)
-        } else {
-            self.submit_collective(|| op, begun, now)
-        }
-    }
-
-    /// The same for the collective that `make` makes where it stays: most of the cost of a short
-    /// operation would be to move it.
-    ///
-    /// # Errors
-    /// As [`submit`](Self::submit).
     #[inline(always)]
-    pub fn submit_collective(
+    pub fn submit(
         &mut self,
+        kind: CollKind,
         make: impl FnOnce() -> Op,
         begun: Option<Begun>,
         now: Raw,
     ) -> Result<OpId, Failure> {
-        self.check()?;
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
         self.next_id += 1;
         let number = self.next_id;
+        if kind.is_p2p() {
+            let way = self.submit_p2p(number, make(), begun, now);
+            return Ok(OpId { number, way: Some(way) });
+        }
         if self.collectives.is_empty() {
             self.since = now;
         }
@@ -307,14 +303,8 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
         Ok(OpId { number, way: None })
     }
 
-    /// The same for a send or a receive.
-    ///
-    /// # Errors
-    /// As [`submit`](Self::submit).
-    pub fn submit_p2p(&mut self, mut op: Op, begun: Option<Begun>, now: Raw) -> Result<OpId, Failure> {
-        self.check()?;
-        self.next_id += 1;
-        let number = self.next_id;
+    /// Takes a send or a receive; returns the number of its way.
+    fn submit_p2p(&mut self, number: u64, mut op: Op, begun: Option<Begun>, now: Raw) -> u32 {
         op.called(number, now);
         let outline = op.outline(self.topology_hash);
         op.planned(&mut self.events, outline);
@@ -330,13 +320,7 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
             // The cell tells of the call that waits, not of this one.
             self.note_ops();
         }
-        Ok(OpId { number, way: Some(way) })
-    }
-
-    /// The failure, if it has failed.
-    #[inline(always)]
-    fn check(&self) -> Result<(), Failure> {
-        if let Some(failure) = &self.failure { Err(failure.clone()) } else { Ok(()) }
+        way
     }
 
     /// Whether that operation has ended well. If not, it is under way or has failed.

@@ -66,7 +66,7 @@ fn begin(
     // SAFETY: the tests keep their buffers longer than their engines.
     let input = unsafe { View::new(buffer.as_ptr(), buffer.len()) };
     let plan = Plan::Generated { request, shape, me: Rank(0), terms: None };
-    engine.submit(Op::new(plan, descriptor, input, ViewMut::EMPTY), begun, Raw(0)).unwrap()
+    engine.submit(request.kind, || Op::new(plan, descriptor, input, ViewMut::EMPTY), begun, Raw(0)).unwrap()
 }
 
 fn settle(engine: &mut Engine<Script>) {
@@ -112,7 +112,7 @@ fn a_part_of_a_message_that_arrives_is_an_advance() {
     // SAFETY: the buffer outlives the engine.
     let output = unsafe { ViewMut::new(output.as_mut_ptr(), output.len()) };
     let plan = Plan::Generated { request, shape, me: Rank(0), terms: None };
-    engine.submit(Op::new(plan, descriptor, View::EMPTY, output), None, Raw(0)).unwrap();
+    engine.submit(request.kind, || Op::new(plan, descriptor, View::EMPTY, output), None, Raw(0)).unwrap();
     settle(&mut engine);
     let mut other = Claim::new(Arc::clone(&pool));
     assert!(!other.hold());
@@ -305,7 +305,9 @@ fn a_collective_stands_since_the_last_of_its_programs_began_to_wait() {
     let shape = select::select(&engine.topology, Rank(0), &request, None);
     let descriptor = Numbering::default().describe(Rank(0), &request, 0);
     let plan = Plan::Generated { request, shape, me: Rank(0), terms: None };
-    engine.submit(Op::new(plan, descriptor, View::EMPTY, ViewMut::EMPTY), None, Raw(0)).unwrap();
+    engine
+        .submit(request.kind, || Op::new(plan, descriptor, View::EMPTY, ViewMut::EMPTY), None, Raw(0))
+        .unwrap();
     let wait = |channel| Wait {
         op: 1,
         step: 0,

@@ -299,10 +299,10 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
             self.connect_lane(Lane { from, id: LaneId::pair(ChannelId::P2P, to) });
         }
         let descriptor = self.numbers[rank.index()].describe(rank, &request, hash);
-        let op = Op::new(plan, descriptor, from, to);
+        let make = || Op::new(plan, descriptor, from, to);
         self.buffers[rank.index()].push(buffers);
         // An engine that has failed accepts no more operations: `run` reports its failure.
-        let _ = self.engines[rank.index()].submit(op, None, Raw(self.net.now().0));
+        let _ = self.engines[rank.index()].submit(request.kind, make, None, Raw(self.net.now().0));
         self.net.make_ready(rank);
     }
 

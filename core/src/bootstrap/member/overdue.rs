@@ -192,13 +192,9 @@ impl Member {
         if known || self.pending == Pending::Over {
             return;
         }
-        // After this rank's handover, the bootstrap must send nothing more: it only listens.
-        if self.pending == Pending::Handover {
-            self.overdue.awaited.insert(rank, awaited);
-            return;
-        }
         let other = if side == Side::Prev { &self.next } else { &self.prev };
-        if let Some(other) = other {
+        // After this rank's handover, the bootstrap must send nothing more: this rank only listens.
+        if let Some(other) = other.as_ref().filter(|_| self.pending != Pending::Handover) {
             io.send(other.stream, OnRing::Awaits { rank, awaited: awaited.clone() }.encode());
         }
         self.overdue.awaited.insert(rank, awaited);
