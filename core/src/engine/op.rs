@@ -96,8 +96,9 @@ pub(super) struct Program {
     pub(super) index: u64,
     /// The number of steps.
     pub(super) len: u64,
-    /// The step in which it waits, so that it is not generated again on each turn.
-    pub(super) waiting: Option<Step>,
+    /// That step once `is_made`: it is made where it stays, and once although it waits.
+    pub(super) step: Step,
+    pub(super) is_made: bool,
     /// The work of that step, if it has begun and not ended.
     pub(super) work: Option<WorkId>,
 }
@@ -107,7 +108,7 @@ impl Program {
     pub(super) fn begin(&mut self, op: &Op, topology: &Topology, channel: u16) {
         // Field by field: a whole program is several cache lines.
         (self.index, self.len) = (0, op.plan.len(topology, channel));
-        (self.waiting, self.work) = (None, None);
+        (self.is_made, self.work) = (false, None);
     }
     pub(super) const fn has_run(&self) -> bool {
         self.index == self.len

@@ -38,15 +38,11 @@ pub(super) fn run<S: Subscriber, M: Mover>(
     for (number, program) in programs.iter_mut().enumerate() {
         let channel = if is_pair { ChannelId::P2P } else { ChannelId(number as u16) };
         while !program.has_run() {
-            // Only a step that has to wait is stored.
-            let made;
-            let (step, is_new) = match &program.waiting {
-                Some(step) => (step, false),
-                None => {
-                    made = op.plan().step(context.topology, number as u16, program.index);
-                    (&made, true)
-                }
-            };
+            if !program.is_made {
+                op.plan().make_step(context.topology, number as u16, program.index, &mut program.step);
+                program.is_made = true;
+            }
+            let step = &program.step;
             let result = match program.work {
                 None => run_step(step, op, context, (channel, program.index), lanes, (mover, claim, events)),
                 // Its end sends and frees messages.
@@ -64,21 +60,17 @@ pub(super) fn run<S: Subscriber, M: Mover>(
             };
             match result {
                 Ok(None) => {
-                    (program.waiting, program.work) = (None, None);
+                    (program.is_made, program.work) = (false, None);
                     program.index += 1;
                     advanced = true;
                 }
                 Ok(work) => {
                     program.work = work;
-                    program.waiting = Some(step.clone());
                     advanced = true;
                     break;
                 }
                 Err(Stop::Wait(wait)) => {
                     waits.push(wait);
-                    if is_new {
-                        program.waiting = Some(step.clone());
-                    }
                     break;
                 }
                 Err(Stop::Fail(cause, peer)) => {

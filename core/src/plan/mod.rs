@@ -155,12 +155,25 @@ pub struct Step {
     pub destinations: ArrayVec<Operand, MAX_DESTINATIONS>,
 }
 
+impl Default for Step {
+    fn default() -> Self {
+        Self::nothing()
+    }
+}
+
 impl Step {
     /// A step that does nothing. It keeps the numbering regular where a rank has no part.
     #[inline]
     #[must_use]
     pub fn nothing() -> Self {
         Self { len: 0, action: Action::Copy, sources: ArrayVec::new(), destinations: ArrayVec::new() }
+    }
+    /// Makes it one that does nothing.
+    #[inline]
+    pub fn clear(&mut self) {
+        (self.len, self.action) = (0, Action::Copy);
+        self.sources.clear();
+        self.destinations.clear();
     }
     /// A copy of `len` bytes.
     #[inline]
@@ -330,23 +343,31 @@ impl Plan {
     }
 
     /// Step `index` of program `channel`; `index` is below `len`.
-    #[inline(always)]
     #[must_use]
     pub fn step(&self, topology: &Topology, channel: u16, index: u64) -> Step {
+        let mut step = Step::nothing();
+        self.make_step(topology, channel, index, &mut step);
+        step
+    }
+
+    /// The same, in place of another step: a step is several cache lines, and to move one takes as
+    /// long as a small message.
+    #[inline(always)]
+    pub fn make_step(&self, topology: &Topology, channel: u16, index: u64, step: &mut Step) {
         match self {
             Self::Generated { request, shape, me, terms } => {
                 let call = (request, terms.as_deref());
                 match shape.algorithm {
-                    Algorithm::Pair => pair::step(request, shape, *me, index),
-                    _ if topology.nranks() == 1 => local::step(call, index),
-                    Algorithm::Ring => ring::step(topology, call, shape, *me, channel, index),
-                    Algorithm::Direct => direct::step(topology, call, shape, *me, index),
-                    Algorithm::OneShot => one_shot::step(topology, request, shape, *me, index),
-                    Algorithm::Tree => tree::step(topology, request, shape, *me, index),
-                    Algorithm::Pairwise => pairwise::step(topology, call, shape, *me, index),
+                    Algorithm::Pair => *step = pair::step(request, shape, *me, index),
+                    _ if topology.nranks() == 1 => *step = local::step(call, index),
+                    Algorithm::Ring => *step = ring::step(topology, call, shape, *me, channel, index),
+                    Algorithm::Direct => *step = direct::step(topology, call, shape, *me, index),
+                    Algorithm::OneShot => one_shot::make_step(topology, request, shape, *me, index, step),
+                    Algorithm::Tree => *step = tree::step(topology, request, shape, *me, index),
+                    Algorithm::Pairwise => *step = pairwise::step(topology, call, shape, *me, index),
                 }
             }
-            Self::Given(given) => given.programs[usize::from(channel)][index as usize].clone(),
+            Self::Given(given) => step.clone_from(&given.programs[usize::from(channel)][index as usize]),
         }
     }
 }

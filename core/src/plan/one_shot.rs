@@ -20,15 +20,24 @@ pub(super) fn len(request: &Request, shape: &Shape) -> u64 {
 
 /// Step `index`: publishes the next chunk, or reduces it.
 #[inline]
-pub(super) fn step(topology: &Topology, request: &Request, shape: &Shape, me: Rank, index: u64) -> Step {
+pub(super) fn make_step(
+    topology: &Topology,
+    request: &Request,
+    shape: &Shape,
+    me: Rank,
+    index: u64,
+    step: &mut Step,
+) {
     let at = index / 2 * u64::from(shape.chunk);
     let len = (request.bytes() - at).min(u64::from(shape.chunk)) as u32;
+    step.clear();
     if index.is_multiple_of(2) {
-        let to = Operand::Send { to: ALL, at: 0, total: len, last: true };
-        return Step::copy(len, Operand::Input { at }, &[to]);
+        step.len = len;
+        step.sources.push(Operand::Input { at });
+        step.destinations.push(Operand::Send { to: ALL, at: 0, total: len, last: true });
+        return;
     }
     let barrier = request.kind == CollKind::Barrier;
-    let mut step = Step::nothing();
     for rank in (0..topology.nranks()).map(Rank) {
         if rank != me {
             step.sources.push(Operand::Recv { from: rank, shared: true, at: 0, last: true });
@@ -40,5 +49,4 @@ pub(super) fn step(topology: &Topology, request: &Request, shape: &Shape, me: Ra
         (step.len, step.action) = (len, Action::ReduceLast);
         step.destinations.push(Operand::Output { at });
     }
-    step
 }
