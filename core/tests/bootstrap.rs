@@ -72,18 +72,19 @@ fn whole_program(mut bootstrap: Bootstrap) {
     assert_eq!(bootstrap.local_broadcast(&half, &own).unwrap(), expect[0]);
     // One rank sends on the ring at once, before the other can have reached the end.
     let streams = bootstrap.into_ring().unwrap();
-    let (next, prev) = (streams.next.unwrap(), streams.prev.unwrap());
+    let (next, mut prev) = (streams.next.unwrap(), streams.prev.unwrap());
     assert_eq!((next.peer, prev.peer), (to, from));
     let mut next = TcpStream::from(owned(&next.fd));
     next.write_all(b"news").unwrap();
-    let mut news = prev.early.clone();
-    let mut prev = TcpStream::from(owned(&prev.fd));
-    prev.set_nonblocking(false).unwrap();
+    let mut hear = |bytes: &[u8]| prev.tail.hear(bytes).map_or_else(Vec::new, Result::unwrap);
+    let mut news = hear(&[]);
+    let mut stream = TcpStream::from(owned(&prev.fd));
+    stream.set_nonblocking(false).unwrap();
     while news.len() < 4 {
         let mut bytes = [0; 4];
-        let count = prev.read(&mut bytes).unwrap();
+        let count = stream.read(&mut bytes).unwrap();
         assert!(count > 0);
-        news.extend(&bytes[..count]);
+        news.extend(hear(&bytes[..count]));
     }
     assert_eq!(news, b"news");
 }

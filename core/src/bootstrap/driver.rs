@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::agreement::own_settings;
 use super::auth::Key;
+use super::ending::Tail;
 use super::fault::Fault;
 use super::id::UniqueId;
 use super::interfaces;
@@ -69,11 +70,11 @@ pub struct RingStream {
     pub fd: Fd,
     /// The rank on the other side.
     pub peer: Rank,
-    /// Bytes that the peer has sent already.
-    pub early: Vec<u8>,
+    /// What the peer may still send of its bootstrap.
+    pub tail: Tail,
 }
 
-/// Both streams of the ring, authenticated. `None` for a single rank or a neighbour that left.
+/// Both streams of the ring, authenticated. `None` for a single rank.
 #[derive(Debug)]
 pub struct RingStreams {
     /// To the next rank.
@@ -315,22 +316,22 @@ impl Bootstrap {
         Ok(own.to_vec())
     }
 
-    /// Ends the bootstrap on all ranks and keeps the streams of the ring. The listener and all
-    /// other connections are closed. The stream to a neighbour that left meanwhile is missing; the
-    /// failure gossip that continues on the ring must report this first.
+    /// Ends the bootstrap once all ranks have come to this call, and keeps the streams of the ring.
+    /// The listener and all other connections are closed.
     ///
     /// # Errors
-    /// If a neighbour does not reach the end of the bootstrap.
+    /// The error names the rank that is missing or that left.
     pub fn into_ring(mut self) -> Result<RingStreams> {
         let Some(mut ring) = self.ring.take() else { return Ok(RingStreams { next: None, prev: None }) };
         let deadline = self.deadline;
-        ring.call(|member, io| member.begin_handover(deadline, io));
-        let streams = ring.drive(&|| false, |member, io| member.end_handover(io))?;
+        ring.call(|member, io| member.begin_end(deadline, io));
+        let streams = ring.drive(&|| false, |member, io| member.end(io))?;
+        ring.drive(&|| false, |_, _| Some(()))?;
         let n = self.nranks;
         let peers = [Rank((self.rank.0 + 1) % n), Rank((self.rank.0 + n - 1) % n)];
-        let mut kept = streams.into_iter().zip(peers).map(|((stream, early), peer)| {
+        let mut kept = streams.into_iter().zip(peers).map(|((stream, tail), peer)| {
             let fd = ring.net.take(stream)?;
-            Some(RingStream { fd, peer, early })
+            Some(RingStream { fd, peer, tail })
         });
         Ok(RingStreams { next: kept.next().flatten(), prev: kept.next().flatten() })
     }

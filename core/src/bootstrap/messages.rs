@@ -97,7 +97,10 @@ pub(crate) enum OnRing {
     },
     /// The bootstrap has failed.
     Failed(Fault),
-    /// The bytes that follow on this stream are not the bootstrap's.
+    /// That rank has come to the end of the bootstrap.
+    Come(Rank),
+    /// This rank has left the bootstrap: the bytes that follow on this stream are not the
+    /// bootstrap's.
     Handover,
     /// The deadline of some rank has passed, and this rank is blocked on those ranks. A rank that
     /// receives this message reports its own waits in the same way.
@@ -232,6 +235,7 @@ impl OnRing {
                 }
                 frame(4, &body)
             }
+            Self::Come(rank) => frame(5, &rank.0.to_le_bytes()),
         }
     }
     pub(crate) fn decode(kind: u8, body: &[u8]) -> Option<Self> {
@@ -250,6 +254,7 @@ impl OnRing {
                     || Some(OverdueWait { via: Via::from_u8(fields.u8()?)?, rank: Rank(fields.u32()?) });
                 Some(Self::Awaits { rank, awaited: std::iter::from_fn(wait).collect() })
             }
+            5 => Some(Self::Come(Rank(fields.u32()?))),
             _ => None,
         }
     }
@@ -364,6 +369,7 @@ mod tests {
         for message in [
             OnRing::Block { round: 3, origin: Rank(4), bytes: vec![1, 2] },
             OnRing::Failed(fault),
+            OnRing::Come(Rank(2)),
             OnRing::Handover,
             OnRing::Awaits { rank: Rank(3), awaited: vec![OverdueWait { via: Via::Prev, rank: Rank(1) }] },
         ] {

@@ -15,6 +15,7 @@
 //! | `lobby`, `dial` | their parts: unauthenticated connections; repeated connection attempts |
 //! | `door`, `launch` | one listener and its roots; how jobs at one address are told apart |
 //! | `machine`, `net`, `sim_net` | interface below them; real sockets; simulated test network |
+//! | `ending` | how all ranks leave together; what a slower neighbour still sends |
 //! | `messages`, `frame`, [`fault`] | messages of bounded size; why it failed, naming the rank |
 //! | [`interfaces`], [`host`], `agreement` | address to use; shared hosts; equal settings |
 //!
@@ -26,6 +27,7 @@ pub mod auth;
 mod dial;
 mod door;
 pub mod driver;
+mod ending;
 pub mod fault;
 pub(crate) mod frame;
 pub mod greet;
@@ -50,6 +52,7 @@ mod sim_net;
 mod sim_tests;
 
 pub use driver::{Bootstrap, RingStream, RingStreams};
+pub use ending::Tail;
 pub use id::UniqueId;
 pub(crate) use launch::Launched;
 pub use root_task::{RootHandle, create, create_near};

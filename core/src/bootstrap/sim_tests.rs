@@ -106,10 +106,10 @@ impl Program {
                 if member.end_round().is_none() {
                     return false;
                 }
-                member.begin_handover(deadline, io);
+                member.begin_end(deadline, io);
             }
             7 => {
-                let Some(streams) = member.end_handover(io) else { return false };
+                let Some(streams) = member.end(io) else { return false };
                 assert_eq!(streams.len(), 2);
                 streams.iter().for_each(|(stream, _)| io.close(*stream));
                 self.result = Some(Ok(()));
@@ -355,7 +355,8 @@ fn a_seed_is_a_whole_run() {
 }
 
 /// Delays, cut pieces, resets, deaths, stalls and strangers, at 2 to 16 ranks: no rank hangs, no
-/// rank gets a false error, and no stranger is admitted.
+/// rank gets a false error, and no stranger is admitted. If one rank stalls, all others leave the
+/// bootstrap or none does.
 #[test]
 fn a_thousand_seeds_of_bad_weather() {
     let (mut well, mut failed) = (0, 0);
@@ -377,6 +378,12 @@ fn a_thousand_seeds_of_bad_weather() {
         job.run();
         if kind == 0 {
             job.all_well(&why);
+        }
+        if kind == 3 {
+            let others = (0..nranks).filter(|rank| *rank != victim);
+            let done: Vec<bool> =
+                others.map(|rank| matches!(job.program(rank).result, Some(Ok(())))).collect();
+            assert!(done.iter().all(|one| *one == done[0]), "all leave or none ({why}): {done:?}");
         }
         for rank in (0..nranks).filter(|rank| kind < 2 || *rank != victim) {
             let program = job.program(rank);

@@ -142,7 +142,7 @@ fn make_named(id: &UniqueId, begun: Begun) -> Result<Arc<Inner>> {
         services: &services,
         gathers: None,
     };
-    let gathered = match gather(&base, &row, &mut phases, &mut bootstrap, deadline) {
+    let mut gathered = match gather(&base, &row, &mut phases, &mut bootstrap, deadline) {
         Ok(gathered) => gathered,
         Err(error) => {
             if !sys::forked() {
@@ -153,6 +153,8 @@ fn make_named(id: &UniqueId, begun: Begun) -> Result<Arc<Inner>> {
         }
     };
     let ring = bootstrap.into_ring().inspect_err(|error| leave_word(&row, error))?;
+    phases.end(&row);
+    phases.publish(&mut gathered.events);
     row.init_until(None);
     let inner = assemble(base, row, gathered, Some(ring))?;
     services.recorder().has_joined();
@@ -403,7 +405,7 @@ impl Own {
 
 /// Takes this rank's resources, exchanges addresses, and meets the processes of this host.
 ///
-/// Returns when all ranks have done so.
+/// Returns when all ranks have done so, in the phase [`Phase::Barrier`].
 fn gather(
     base: &Base<'_>,
     row: &CommRow,
@@ -460,8 +462,6 @@ fn gather(
     // listener any more.
     let told = ranks.all_gather(&tried.report())?;
     let Met { peers, hosts, note } = meeting.meet(tried, &told, &mut || ranks.serve())?;
-    phases.end(row);
-    phases.publish(&mut events);
     drop(meeting);
     drop(door);
     own.post.met();

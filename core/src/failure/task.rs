@@ -166,8 +166,8 @@ impl GossipTask {
         let state = Arc::new((Mutex::new(State { gossip, flushed: false }), Condvar::new()));
         let sides = [Side::Next, Side::Previous];
         let lines = ring.into_iter().zip(sides).filter_map(|(stream, side)| {
-            let RingStream { fd, early, peer } = stream?;
-            Some(Neighbour { side, rank: peer, line: Line::new(fd, early), tells: true })
+            let RingStream { fd, peer, tail } = stream?;
+            Some(Neighbour { side, rank: peer, line: Line::after(fd, tail), tells: true })
         });
         let round = Round {
             state: Arc::clone(&state),
@@ -381,6 +381,7 @@ impl Task for Round {
                 }
                 Heard::Greeting => *tells = true,
                 Heard::Farewell => {}
+                Heard::Failed(fault) => gossip.found(Report::of_init(*rank, &fault), now),
             });
             match ended {
                 Some(End::Silent) => gossip.unreachable(*rank, now),

@@ -7,6 +7,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
+use crate::bootstrap::Tail;
+use crate::bootstrap::fault::Fault;
 use crate::reactor::Interest;
 
 /// Byte that a process writes on its control connections before it closes them without having died.
@@ -17,6 +19,8 @@ pub(crate) const LINE_MAX: usize = (2 << 20) + 1024;
 /// One connection, with the received bytes not yet parsed and the bytes still to send.
 pub(crate) struct Line<F: AsFd> {
     stream: Option<F>,
+    /// What comes before the first line: the rest of a bootstrap.
+    tail: Option<Tail>,
     input: Vec<u8>,
     output: VecDeque<u8>,
     /// Whether a write was told of a reset, which the kernel tells once.
@@ -44,6 +48,8 @@ pub(crate) enum Heard<'a> {
     Greeting,
     /// The process at the other end closes the connection next. It has not died.
     Farewell,
+    /// The rank at the other end has failed in the bootstrap that this rank has left.
+    Failed(Fault),
 }
 
 impl<F: AsFd> std::fmt::Debug for Line<F> {
@@ -53,14 +59,19 @@ impl<F: AsFd> std::fmt::Debug for Line<F> {
 }
 
 impl<F: AsFd> Line<F> {
-    /// `early`: the bytes that were received on the stream before.
-    pub(crate) fn new(stream: F, early: Vec<u8>) -> Self {
-        Self { stream: Some(stream), input: early, output: VecDeque::new(), was_reset: false }
+    pub(crate) fn new(stream: F) -> Self {
+        let (input, output) = (Vec::new(), VecDeque::new());
+        Self { stream: Some(stream), tail: None, input, output, was_reset: false }
+    }
+
+    /// A stream that was a bootstrap's: its lines come after what that still has to say.
+    pub(crate) fn after(stream: F, tail: Tail) -> Self {
+        Self { tail: Some(tail), ..Self::new(stream) }
     }
 
     /// A stream that was opened after the bootstrap: an empty line goes ahead.
     pub(crate) fn greeting(stream: F) -> Self {
-        Self { output: VecDeque::from(*b"\n"), ..Self::new(stream, Vec::new()) }
+        Self { output: VecDeque::from(*b"\n"), ..Self::new(stream) }
     }
 
     pub(crate) fn stream(&self) -> Option<&F> {
@@ -115,6 +126,13 @@ impl<F: AsFd> Line<F> {
 
     /// Parses the complete lines received so far.
     fn hear(&mut self, hear: &mut impl FnMut(Heard<'_>)) {
+        if let Some(tail) = &mut self.tail {
+            match tail.hear(&std::mem::take(&mut self.input)) {
+                None => return,
+                Some(Err(fault)) => return hear(Heard::Failed(fault)),
+                Some(Ok(lines)) => (self.tail, self.input) = (None, lines),
+            }
+        }
         loop {
             if self.input.first() == Some(&FAREWELL) {
                 self.input.remove(0);

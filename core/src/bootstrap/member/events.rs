@@ -123,12 +123,9 @@ impl Machine for Member {
             return;
         }
         for (side, rank) in [(Side::Prev, self.prev_rank()), (Side::Next, self.next_rank())] {
-            let handing_over = self.pending == Pending::Handover;
             if let Some(neighbour) = self.side(side).filter(|one| one.stream == stream) {
-                if handing_over {
-                    // The bootstrap can no longer notify the other ranks. The new owner of the
-                    // streams can.
-                    neighbour.handed_over = true;
+                // What ended after its bootstrap is for the next owner of the streams to tell.
+                if neighbour.handed_over {
                     return;
                 }
                 let text = format!("rank {rank} closed its connection of the bootstrap ring: {why}");

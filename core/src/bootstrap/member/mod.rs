@@ -4,7 +4,7 @@
 //! ```text
 //!  dial the root -> check in -> learn the generation and the successor
 //!    -> ring (dial next, admit previous) -> round 0: introductions; settings must agree
-//!    -> ready: leave the root -> rounds, messages -> handover
+//!    -> ready: leave the root -> rounds, messages -> the end, at which all leave
 //! ```
 //!
 //! A rank that fails notifies both neighbours, and the root while it is connected to it; they pass
@@ -21,6 +21,7 @@ use std::time::Duration;
 use super::agreement::differing_settings;
 use super::auth::{Hello, Key, Purpose};
 use super::dial::Dial;
+use super::ending::{Come, Tail};
 use super::fault::Fault;
 use super::frame::Frames;
 use super::id::UniqueId;
@@ -65,7 +66,8 @@ pub(crate) enum Pending {
     Round(u32),
     Message(Rank, u64),
     Delivery(Rank),
-    Handover,
+    /// That all ranks come to the end.
+    End,
     /// The bootstrap is over.
     Over,
 }
@@ -90,6 +92,7 @@ pub(crate) struct Member {
     /// Bytes that guests sent before this rank knew its job.
     early: BTreeMap<StreamId, Vec<u8>>,
     rounds: Rounds,
+    come: Come,
     p2p: P2p,
     peers: Vec<Introduction>,
     pending: Pending,
@@ -134,6 +137,7 @@ impl Member {
             lobby: Lobby::default(),
             early: BTreeMap::new(),
             rounds: Rounds::new(rank, nranks),
+            come: Come::new(rank, nranks),
             p2p: P2p::default(),
             peers: Vec::new(),
             pending: Pending::Join,
@@ -267,30 +271,31 @@ impl Member {
         Some(bytes)
     }
 
-    /// Tells the neighbours that this rank's bootstrap is over.
-    pub(crate) fn begin_handover(&mut self, deadline: Ns, io: &mut Io<'_>) {
-        self.wait_for(Pending::Handover, deadline);
+    /// Tells the ring that this rank has come to the end.
+    pub(crate) fn begin_end(&mut self, deadline: Ns, io: &mut Io<'_>) {
+        self.wait_for(Pending::End, deadline);
+        self.come.has_come(self.rank);
         for neighbour in [&self.next, &self.prev].into_iter().flatten() {
-            io.send(neighbour.stream, OnRing::Handover.encode());
+            io.send(neighbour.stream, OnRing::Come(self.rank).encode());
         }
     }
 
-    /// The streams to the next and from the previous rank, with the bytes that arrived after the
-    /// bootstrap's, once both neighbours have finished.
-    pub(crate) fn end_handover(&mut self, io: &mut Io<'_>) -> Option<Vec<(StreamId, Vec<u8>)>> {
-        let through = |side: &Option<Neighbour>| side.as_ref().is_none_or(|one| one.handed_over);
-        if self.fault.is_some()
-            || self.pending != Pending::Handover
-            || !through(&self.next)
-            || !through(&self.prev)
-        {
+    /// Leaves the bootstrap once all ranks have come to the end: the streams to the next and from
+    /// the previous rank, with what these may still send of their bootstrap.
+    pub(crate) fn end(&mut self, io: &mut Io<'_>) -> Option<Vec<(StreamId, Tail)>> {
+        if self.fault.is_some() || self.pending != Pending::End || !self.come.all_have() {
             return None;
         }
         self.pending = Pending::Over;
         self.lobby.close_all(io);
         self.p2p.close_all(io);
-        let sides = [self.next.take(), self.prev.take()];
-        Some(sides.into_iter().flatten().map(|mut one| (one.stream, one.frames.rest())).collect())
+        let sides = [self.next.take(), self.prev.take()].into_iter().flatten();
+        let left = sides.map(|Neighbour { stream, frames, handed_over }| {
+            io.send(stream, OnRing::Handover.encode());
+            io.pause(stream);
+            (stream, Tail::new(frames, handed_over))
+        });
+        Some(left.collect())
     }
 
     /// Fails, notifies the ranks and the root that can still be notified, and closes everything.
@@ -299,10 +304,7 @@ impl Member {
             return;
         }
         for neighbour in [&self.next, &self.prev].into_iter().flatten() {
-            // After this rank's handover, the bootstrap must send nothing more.
-            if !matches!(self.pending, Pending::Handover | Pending::Over) {
-                io.send(neighbour.stream, OnRing::Failed(fault.clone()).encode());
-            }
+            io.send(neighbour.stream, OnRing::Failed(fault.clone()).encode());
             io.close(neighbour.stream);
         }
         match &mut self.root {
@@ -434,6 +436,7 @@ impl Member {
                 }
                 Some(OnRing::Failed(fault)) => self.fail(fault, io),
                 Some(OnRing::Awaits { rank, awaited }) => self.heard_awaits(side, rank, awaited, io),
+                Some(OnRing::Come(come)) => self.has_come(side, come, io),
                 Some(OnRing::Handover) => {
                     neighbour.handed_over = true;
                     let stream = neighbour.stream;
@@ -467,6 +470,15 @@ impl Member {
             (Ok(true), None) => self.held_back.push((side, encoded)),
             (Ok(false), _) => {}
             (Err(what), _) => self.blame(Err((rank, format!("rank {rank} sent {what}"))), io),
+        }
+    }
+
+    fn has_come(&mut self, side: Side, rank: Rank, io: &mut Io<'_>) {
+        let on = if side == Side::Prev { &self.next } else { &self.prev };
+        if self.come.has_come(rank)
+            && let Some(on) = on
+        {
+            io.send(on.stream, OnRing::Come(rank).encode());
         }
     }
 

@@ -13,7 +13,7 @@ use super::super::fault::{Fault, name_ranks};
 use super::super::machine::Io;
 use super::super::messages::{OnRing, OverdueWait, ToRoot, Via};
 use super::super::ring::Side;
-use super::{Member, Neighbour, Pending, ToTheRoot};
+use super::{Member, Pending, ToTheRoot};
 use crate::clock::Ns;
 use crate::error::ErrorKind;
 use crate::types::Rank;
@@ -132,18 +132,14 @@ impl Member {
         let wait = |via, rank| OverdueWait { via, rank };
         let round = match self.pending {
             Pending::Nothing | Pending::Over => return Vec::new(),
-            Pending::Join => 0,
-            Pending::Round(number) => number,
+            Pending::Join => Some(0),
+            Pending::Round(number) => Some(number),
             Pending::Message(rank, _) | Pending::Delivery(rank) => return vec![wait(Via::Direct, rank)],
-            Pending::Handover => {
-                let late = |side: &Option<Neighbour>| side.as_ref().is_some_and(|one| !one.handed_over);
-                let sides = [(late(&self.prev), self.prev_rank()), (late(&self.next), self.next_rank())];
-                let late = sides.into_iter().filter(|(late, _)| *late);
-                return late.map(|(_, rank)| wait(Via::Direct, rank)).collect();
-            }
+            Pending::End => None,
         };
         let via = |side| if side == Side::Prev { Via::Prev } else { Via::Next };
-        self.rounds.awaited(round).into_iter().map(|(side, rank)| wait(via(side), rank)).collect()
+        let awaited = round.map_or_else(|| self.come.awaited(), |round| self.rounds.awaited(round));
+        awaited.into_iter().map(|(side, rank)| wait(via(side), rank)).collect()
     }
 
     fn pending_text(&self, awaited: &[Rank]) -> String {
@@ -158,19 +154,15 @@ impl Member {
                 let how = self.p2p.trouble(to).unwrap_or_else(|| "it takes no bytes".into());
                 format!("a bootstrap message to {awaited} was not delivered in time: {how}")
             }
-            Pending::Handover => format!("the end of the bootstrap waits for {awaited}"),
+            Pending::End => format!("the end of the bootstrap waits for {awaited}"),
         }
     }
 
     /// Tells the ring, once per wait, which ranks this rank is blocked on.
     fn say_awaits(&mut self, io: &mut Io<'_>) {
         let awaited = self.awaits();
-        // After this rank's handover, the bootstrap must send nothing more. A rank that is blocked
-        // on no rank has nothing to report.
-        if self.pending == Pending::Handover
-            || awaited.is_empty()
-            || self.overdue.awaited.contains_key(&self.rank)
-        {
+        // A rank that is blocked on no rank has nothing to report.
+        if awaited.is_empty() || self.overdue.awaited.contains_key(&self.rank) {
             return;
         }
         self.overdue.awaited.insert(self.rank, awaited.clone());
@@ -193,8 +185,7 @@ impl Member {
             return;
         }
         let other = if side == Side::Prev { &self.next } else { &self.prev };
-        // After this rank's handover, the bootstrap must send nothing more: this rank only listens.
-        if let Some(other) = other.as_ref().filter(|_| self.pending != Pending::Handover) {
+        if let Some(other) = other {
             io.send(other.stream, OnRing::Awaits { rank, awaited: awaited.clone() }.encode());
         }
         self.overdue.awaited.insert(rank, awaited);

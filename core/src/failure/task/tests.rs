@@ -1,9 +1,14 @@
+use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::mpsc;
 
 use super::*;
+use crate::bootstrap::Tail;
 use crate::bootstrap::auth::Key;
-use crate::failure::gossip::Attempt;
+use crate::bootstrap::fault::Fault;
+use crate::bootstrap::frame::{Frames, frame};
+use crate::error::ErrorKind;
+use crate::failure::gossip::{Attempt, Trouble};
 use crate::types::{CommId, JobId};
 
 struct Silent;
@@ -30,6 +35,20 @@ fn start(comm: u64, listeners: Vec<SocketAddr>, ring: [Option<RingStream>; 2]) -
     let ways = Ways { locals: Vec::new(), post, ring, mending: Some((dialling, Arc::default())) };
     let service = Service::get().unwrap();
     GossipTask::start(&service, Gossip::new(me, nranks), me, ways, Box::new(Silent)).unwrap()
+}
+
+/// What it decides within that time.
+fn decided(task: &GossipTask, limit: Duration) -> Option<(Trouble, Rank)> {
+    let end = clock::now().after(limit);
+    loop {
+        if let Some(decision) = task.lock().gossip.decision() {
+            return Some((decision.trouble, decision.about));
+        }
+        if clock::now() >= end {
+            return None;
+        }
+        clock::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]
@@ -65,24 +84,29 @@ fn a_rank_whose_stream_was_reset_has_died_only_if_nobody_listens_there_any_more(
     let stream = std::net::TcpStream::connect(door.local_addr().unwrap()).unwrap();
     stream.set_nonblocking(true).unwrap();
     let (theirs, _) = door.accept().unwrap();
-    let ring =
-        RingStream { fd: Fd::from(std::os::fd::OwnedFd::from(stream)), early: Vec::new(), peer: Rank(1) };
+    let ring = RingStream {
+        fd: Fd::from(std::os::fd::OwnedFd::from(stream)),
+        tail: Tail::new(Frames::new(64), true),
+        peer: Rank(1),
+    };
     let task = start(0xc1, vec![here(1), there.local_addr().unwrap()], [None, Some(ring)]);
     socket2::SockRef::from(&theirs).set_linger(Some(Duration::ZERO)).unwrap();
     drop(theirs);
-    let decided = |limit| {
-        let end = clock::now().after(limit);
-        loop {
-            if let Some(decision) = task.lock().gossip.decision() {
-                return Some((decision.trouble, decision.about));
-            }
-            if clock::now() >= end {
-                return None;
-            }
-            clock::sleep(Duration::from_millis(5));
-        }
-    };
-    assert_eq!(decided(Duration::from_millis(300)), None);
+    assert_eq!(decided(&task, Duration::from_millis(300)), None);
     drop(there);
-    assert_eq!(decided(Duration::from_secs(20)), Some((crate::failure::gossip::Trouble::Died, Rank(1))));
+    assert_eq!(decided(&task, Duration::from_secs(20)), Some((Trouble::Died, Rank(1))));
+}
+
+#[test]
+fn what_a_neighbour_tells_that_fails_in_the_bootstrap_is_its_report() {
+    let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let tail = Tail::new(Frames::new(64), false);
+    let ring = RingStream { fd: Fd::from(std::os::fd::OwnedFd::from(ours)), tail, peer: Rank(1) };
+    let task = start(0xc2, vec![here(1), here(2), here(3)], [Some(ring), None]);
+    let waits = Fault::new(ErrorKind::Timeout, &[Rank(2)], "it waits for rank 2");
+    theirs.write_all(&frame(2, &waits.encode())).unwrap();
+    assert_eq!(decided(&task, Duration::from_secs(20)), Some((Trouble::TimedOut, Rank(2))));
+    let text = task.lock().gossip.decision().map(|decision| decision.text.clone());
+    assert_eq!(text.as_deref(), Some("rank 1 failed in its initialization: it waits for rank 2"));
 }

@@ -54,7 +54,7 @@ impl PeerProcess {
             process,
             memfd,
             doorbell,
-            line: Mutex::new(Line::new(control, Vec::new())),
+            line: Mutex::new(Line::new(control)),
             is_dead: AtomicBool::new(false),
             has_left: AtomicBool::new(false),
             _own: own,
@@ -164,7 +164,7 @@ impl PeerProcess {
         let mut line = self.line();
         let ended = line.read(|heard| match heard {
             Heard::Text(text) => hear(text),
-            Heard::Greeting => {}
+            Heard::Greeting | Heard::Failed(_) => {}
             Heard::Farewell => self.has_left.store(true, Ordering::Release),
         });
         line.write();
