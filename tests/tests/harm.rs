@@ -160,11 +160,15 @@ impl Case {
     }
 }
 
+fn is_long() -> bool {
+    environment("TEST_SIZE").is_some_and(|size| size == "long")
+}
+
 /// The harms to a kind, of which a run without harm has so many messages between hosts, or takes
 /// so long on one.
 fn cases(plain: &Case, messages: u64, time: Duration, draw: &mut Seed) -> Vec<Case> {
     const MOMENTS: u32 = 40;
-    let is_long = environment("TEST_SIZE").is_some_and(|size| size == "long");
+    let is_long = is_long();
     let mut cases = Vec::new();
     let mut add = |what: What, when: When, draw: &mut Seed| {
         let (victim, seed) = (draw.below(plain.nranks.into()) as u32, draw.below(u64::MAX));
@@ -218,10 +222,10 @@ fn harm(kind: &'static str, seed: u64, network: &Network) -> Counted {
 /// Several kinds at a time, each on a network of its own: most of the time is spent waiting.
 #[test]
 fn harm_at_any_message_ends_in_a_right_result_or_a_true_error() {
-    const AT_ONCE: usize = 3;
     if Hosts::for_test("harm_at_any_message_ends_in_a_right_result_or_a_true_error").is_none() {
         return;
     }
+    let at_once = if is_long() { 6 } else { 3 };
     let next = AtomicUsize::new(0);
     let work = || {
         let hosts = Hosts::new().expect("namespaces can be made");
@@ -230,7 +234,7 @@ fn harm_at_any_message_ends_in_a_right_result_or_a_true_error() {
         std::iter::from_fn(take).map(|at| harm(KINDS[at], at as u64, &network)).collect::<Vec<_>>()
     };
     let all: Vec<Counted> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
+        let threads: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
         threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
     });
     let cases: u32 = all.iter().flat_map(|one| one.ends.values()).sum();
