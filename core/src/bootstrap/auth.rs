@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind};
 use crate::types::{ChannelId, CommId, JobId, Rank};
 
 /// The version of all messages between ranks. All ranks of a job must use the same version.
-pub const PROTOCOL: u32 = 8;
+pub const PROTOCOL: u32 = 9;
 
 /// The salt of a stretched key. It is public, and the root draws it.
 pub type Salt = [u8; 16];
