@@ -90,15 +90,12 @@ impl Request {
     /// `Usage` if the root is not a rank, or if the bytes of all ranks together overflow 63 bits.
     pub fn check(&self, nranks: u32) -> Result<()> {
         if self.root.0 >= nranks {
+            let what = if self.kind.is_p2p() { "peer" } else { "root" };
             return Err(Error::new(
                 ErrorKind::Usage,
-                format!(
-                    "{} {} is not one of {nranks} ranks",
-                    if self.kind.is_p2p() { "rank" } else { "root" },
-                    self.root
-                ),
+                format!("{what} {} is not one of {nranks} ranks", self.root),
             )
-            .hint("pass a root below the communicator's size"));
+            .hint(format!("pass a {what} below the communicator's size")));
         }
         let all =
             self.count.checked_mul(self.dtype.size() as u64).and_then(|b| b.checked_mul(u64::from(nranks)));

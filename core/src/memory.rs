@@ -200,7 +200,8 @@ element! {
 /// A value of the caller's, for an operation that ends before the borrow does.
 pub(crate) fn borrowed<T: ?Sized>(value: &T) -> Borrowed<T> {
     // SAFETY: as of `view_of`: the blocking calls of `comm` hold the borrow until the operation has
-    // ended. An asynchronous call keeps the value where its driver keeps the region.
+    // ended. An asynchronous or prepared call keeps the value in a box that it and its operations
+    // share (`collective::terms`); the simulator's cluster keeps it longer than its engines.
     unsafe { Borrowed::new(value) }
 }
 
@@ -219,9 +220,9 @@ pub(crate) fn fold<A>(bytes: View, first: A, mut next: impl FnMut(A, &[u8]) -> A
 
 /// A view of a slice, for an operation that ends before the borrow does.
 pub(crate) fn view_of<T: Element>(slice: &[T]) -> View {
-    // SAFETY: only `comm` uses this for operations. Its calls, groups and prepared calls hold the
-    // borrow until the operation has ended, or until its engine is poisoned and detached from the
-    // buffer; calls that own their buffers make views anew of what they own.
+    // SAFETY: only `comm` uses this for operations. Its blocking calls and groups hold the borrow
+    // until the operation has ended, or until its engine is poisoned and detached from the buffer;
+    // calls that own their buffers, prepared ones too, make views anew of what they own.
     unsafe { View::new(slice.as_ptr().cast(), std::mem::size_of_val(slice)) }
 }
 

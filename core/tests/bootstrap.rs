@@ -74,9 +74,10 @@ fn whole_program(mut bootstrap: Bootstrap) {
     let streams = bootstrap.into_ring().unwrap();
     let (next, mut prev) = (streams.next.unwrap(), streams.prev.unwrap());
     assert_eq!((next.peer, prev.peer), (to, from));
+    assert!(next.unsent.is_empty());
     let mut next = TcpStream::from(owned(&next.fd));
     next.write_all(b"news").unwrap();
-    let mut hear = |bytes: &[u8]| prev.tail.hear(bytes).map_or_else(Vec::new, Result::unwrap);
+    let mut hear = |bytes: &[u8]| prev.rest.hear(bytes).map_or_else(Vec::new, Result::unwrap);
     let mut news = hear(&[]);
     let mut stream = TcpStream::from(owned(&prev.fd));
     stream.set_nonblocking(false).unwrap();

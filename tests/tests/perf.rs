@@ -2,13 +2,14 @@
 //! ranks as processes, over shared memory, sockets, and sockets between two namespaces, with and
 //! without delays. Nothing is wrong; a planted fault is. The long size has larger sizes.
 
-use std::process::Output;
+use std::collections::BTreeSet;
+use std::process::{Command, Output};
 
 use ccl::config::environment;
 use ccl_tests::covering;
 use ccl_tests::hosts::Hosts;
 use ccl_tests::perf::{KINDS, Ranks};
-use ccl_tests::programs::text;
+use ccl_tests::programs::{program, text};
 use ccl_tests::relay::{self, Relays};
 
 const TYPES: [&str; 12] = [
@@ -193,6 +194,20 @@ fn all_pairs_of_settings_are_right() {
     }
     println!("cases: perf-rows {rows} of {} runs, {left_out} left out", runs.len());
     assert!(wrong.is_empty(), "{} of {} runs are wrong:\n{}", wrong.len(), runs.len(), wrong.join("\n"));
+}
+
+/// What is not in the rows is not tested.
+#[test]
+fn the_rows_have_all_that_ccl_perf_knows() {
+    let help = Command::new(program("ccl-perf")).arg("--help").output().expect("it says how it is used");
+    let help = text(&help);
+    let known =
+        help.lines().filter_map(|line| line.trim().strip_prefix("[possible values: ")?.strip_suffix(']'));
+    let known: Vec<BTreeSet<&str>> = known.map(|values| values.split(", ").collect()).collect();
+    for rows in [&KINDS[..], &TYPES, &OPS] {
+        let rows: BTreeSet<&str> = rows.iter().copied().chain(["all"]).collect();
+        assert!(known.contains(&rows), "{rows:?} is not one of {known:#?}");
+    }
 }
 
 #[test]

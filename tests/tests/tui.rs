@@ -510,7 +510,7 @@ fn a_job_of_several_communicators_is_shown_whole_and_narrowed_to_one() {
         if let (true, Some(id)) = (said.contains("BLOCKED ON rank 5"), id) {
             break id;
         }
-        assert!(clock::now() < deadline, "nobody waits for rank 5");
+        assert!(clock::now() < deadline, "nobody waits for rank 5: {said}");
         clock::sleep(Duration::from_millis(100));
     };
     let attach = format!("{} attach --comm tensor {id}", program("ccl-inspect").display());

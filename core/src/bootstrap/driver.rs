@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::agreement::own_settings;
 use super::auth::Key;
-use super::ending::Tail;
+use super::ending::BootstrapRest;
 use super::fault::Fault;
 use super::id::UniqueId;
 use super::interfaces;
@@ -71,10 +71,13 @@ pub struct RingStream {
     /// The rank on the other side.
     pub peer: Rank,
     /// What the peer may still send of its bootstrap.
-    pub tail: Tail,
+    pub rest: BootstrapRest,
+    /// What the kernel has not taken yet of this rank's own.
+    pub unsent: Vec<u8>,
 }
 
-/// Both streams of the ring, authenticated. `None` for a single rank.
+/// Both streams of the ring, authenticated. `None` for a single rank, or where the stream has
+/// ended: the neighbour has died since all came to the end.
 #[derive(Debug)]
 pub struct RingStreams {
     /// To the next rank.
@@ -144,7 +147,8 @@ impl Bootstrap {
             let what = format!(
                 "rank {rank} of {nranks} is impossible: ranks go from 0 to one less than their number, which is {MAX_RANKS} at most"
             );
-            return Err(Error::new(ErrorKind::Usage, what));
+            let hint = "look at RANK and WORLD_SIZE, or what the program passes for them";
+            return Err(Error::new(ErrorKind::Usage, what).hint(hint));
         }
         check_size(own.len() + 4096)?;
         let mut made = Self {
@@ -326,12 +330,11 @@ impl Bootstrap {
         let deadline = self.deadline;
         ring.call(|member, io| member.begin_end(deadline, io));
         let streams = ring.drive(&|| false, |member, io| member.end(io))?;
-        ring.drive(&|| false, |_, _| Some(()))?;
         let n = self.nranks;
         let peers = [Rank((self.rank.0 + 1) % n), Rank((self.rank.0 + n - 1) % n)];
-        let mut kept = streams.into_iter().zip(peers).map(|((stream, tail), peer)| {
-            let fd = ring.net.take(stream)?;
-            Some(RingStream { fd, peer, tail })
+        let mut kept = streams.into_iter().zip(peers).map(|((stream, rest), peer)| {
+            let (fd, unsent) = ring.net.take(stream)?;
+            Some(RingStream { fd, peer, rest, unsent })
         });
         Ok(RingStreams { next: kept.next().flatten(), prev: kept.next().flatten() })
     }

@@ -1,11 +1,11 @@
-//! The end of the bootstrap on the ring. All ranks leave it or none does, and none waits for a
-//! neighbour that is slow to say that it left.
+//! The end of the bootstrap on the ring: no rank leaves before all have come to it, and none waits
+//! for a neighbour that is slow to say that it left.
 //!
 //! A rank that comes to the end tells the ring so, both ways; each rank forwards what is new to it.
-//! So one rank that forwards nothing any more cuts off no other: once it has told that it came to
-//! the end, all others leave without it. A rank leaves when it knows that all have come. Its
-//! streams are then the failure gossip's, whatever its neighbours still send of the bootstrap: see
-//! [`Tail`].
+//! So one rank that forwards nothing any more holds up no other: once it has told that it came to
+//! the end, all others leave without it. A rank leaves when it knows that all have come. What its
+//! neighbours still send of their bootstrap is read by the next owner of its streams: see
+//! [`BootstrapRest`].
 
 use super::fault::Fault;
 use super::frame::Frames;
@@ -16,13 +16,13 @@ use crate::types::Rank;
 
 /// The ranks that have come to the end, as one rank knows them.
 #[derive(Debug)]
-pub(crate) struct Come {
+pub(crate) struct EndBarrier {
     me: u32,
     ranks: Vec<bool>,
     left: usize,
 }
 
-impl Come {
+impl EndBarrier {
     pub(crate) fn new(me: Rank, nranks: u32) -> Self {
         Self { me: me.0, ranks: vec![false; nranks as usize], left: nranks as usize }
     }
@@ -34,7 +34,7 @@ impl Come {
         is_new
     }
 
-    pub(crate) const fn all_have(&self) -> bool {
+    pub(crate) const fn is_complete(&self) -> bool {
         self.left == 0
     }
 
@@ -51,13 +51,13 @@ impl Come {
 
 /// What a neighbour sends of the bootstrap after this rank has left it.
 #[derive(Debug)]
-pub struct Tail {
+pub struct BootstrapRest {
     frames: Frames,
     /// Its next bytes are not the bootstrap's.
     is_over: bool,
 }
 
-impl Tail {
+impl BootstrapRest {
     pub(crate) const fn new(frames: Frames, is_over: bool) -> Self {
         Self { frames, is_over }
     }
@@ -79,14 +79,11 @@ impl Tail {
                 Some(OnRing::Handover) => self.is_over = true,
                 Some(OnRing::Failed(fault)) => return Some(Err(fault)),
                 // It forwards what this rank knew already.
-                Some(OnRing::Come(_) | OnRing::Awaits { .. }) => {}
+                Some(OnRing::AtEnd(_) | OnRing::Awaits { .. }) => {}
                 // This rank has all blocks of all rounds.
                 Some(OnRing::Block { .. }) | None => {
-                    return Some(Err(Fault::new(
-                        ErrorKind::Peer,
-                        &[],
-                        "it sent a frame that makes no sense",
-                    )));
+                    let text = "it sent a bootstrap frame that makes no sense";
+                    return Some(Err(Fault::new(ErrorKind::System, &[], text)));
                 }
             }
         }
@@ -101,29 +98,29 @@ mod tests {
 
     #[test]
     fn the_nearest_rank_of_each_side_that_has_not_come_is_awaited() {
-        let mut come = Come::new(Rank(1), 5);
+        let mut end = EndBarrier::new(Rank(1), 5);
         for (rank, is_new) in [(1, true), (2, true), (2, false), (5, false), (0, true)] {
-            assert_eq!(come.has_come(Rank(rank)), is_new, "rank {rank}");
+            assert_eq!(end.has_come(Rank(rank)), is_new, "rank {rank}");
         }
-        assert_eq!(come.awaited(), [(Side::Prev, Rank(4)), (Side::Next, Rank(3))]);
-        come.has_come(Rank(3));
-        assert_eq!(come.awaited(), [(Side::Prev, Rank(4)), (Side::Next, Rank(4))]);
-        assert!(!come.all_have() && come.has_come(Rank(4)) && come.all_have());
-        assert_eq!(come.awaited(), []);
+        assert_eq!(end.awaited(), [(Side::Prev, Rank(4)), (Side::Next, Rank(3))]);
+        end.has_come(Rank(3));
+        assert_eq!(end.awaited(), [(Side::Prev, Rank(4)), (Side::Next, Rank(4))]);
+        assert!(!end.is_complete() && end.has_come(Rank(4)) && end.is_complete());
+        assert_eq!(end.awaited(), []);
     }
 
     #[test]
     fn what_a_neighbour_still_sends_ends_with_its_own_end() {
-        let mut tail = Tail::new(Frames::new(MAX_RING_FRAME), false);
-        let said = [OnRing::Come(Rank(3)).encode(), OnRing::Handover.encode(), b"{}\n".to_vec()].concat();
+        let mut rest = BootstrapRest::new(Frames::new(MAX_RING_FRAME), false);
+        let said = [OnRing::AtEnd(Rank(3)).encode(), OnRing::Handover.encode(), b"{}\n".to_vec()].concat();
         let (first, second) = said.split_at(12);
-        assert_eq!(tail.hear(first), None);
-        assert_eq!(tail.hear(second), Some(Ok(b"{}\n".to_vec())));
-        assert_eq!(tail.hear(b"more"), Some(Ok(b"more".to_vec())));
+        assert_eq!(rest.hear(first), None);
+        assert_eq!(rest.hear(second), Some(Ok(b"{}\n".to_vec())));
+        assert_eq!(rest.hear(b"more"), Some(Ok(b"more".to_vec())));
         // What it sent before this rank left counts.
         let mut frames = Frames::new(MAX_RING_FRAME);
         frames.extend(b"early");
-        assert_eq!(Tail::new(frames, true).hear(b""), Some(Ok(b"early".to_vec())));
+        assert_eq!(BootstrapRest::new(frames, true).hear(b""), Some(Ok(b"early".to_vec())));
     }
 
     #[test]
@@ -133,7 +130,8 @@ mod tests {
         for (said, is_its) in
             [(OnRing::Failed(fault.clone()).encode(), true), (block.encode(), false), (vec![255; 9], false)]
         {
-            let heard = Tail::new(Frames::new(MAX_RING_FRAME), false).hear(&said).unwrap().unwrap_err();
+            let heard =
+                BootstrapRest::new(Frames::new(MAX_RING_FRAME), false).hear(&said).unwrap().unwrap_err();
             assert_eq!(heard == fault, is_its, "{heard:?}");
         }
     }

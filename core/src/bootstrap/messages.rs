@@ -98,7 +98,7 @@ pub(crate) enum OnRing {
     /// The bootstrap has failed.
     Failed(Fault),
     /// That rank has come to the end of the bootstrap.
-    Come(Rank),
+    AtEnd(Rank),
     /// This rank has left the bootstrap: the bytes that follow on this stream are not the
     /// bootstrap's.
     Handover,
@@ -235,7 +235,7 @@ impl OnRing {
                 }
                 frame(4, &body)
             }
-            Self::Come(rank) => frame(5, &rank.0.to_le_bytes()),
+            Self::AtEnd(rank) => frame(5, &rank.0.to_le_bytes()),
         }
     }
     pub(crate) fn decode(kind: u8, body: &[u8]) -> Option<Self> {
@@ -254,7 +254,7 @@ impl OnRing {
                     || Some(OverdueWait { via: Via::from_u8(fields.u8()?)?, rank: Rank(fields.u32()?) });
                 Some(Self::Awaits { rank, awaited: std::iter::from_fn(wait).collect() })
             }
-            5 => Some(Self::Come(Rank(fields.u32()?))),
+            5 => Some(Self::AtEnd(Rank(fields.u32()?))),
             _ => None,
         }
     }
@@ -369,7 +369,7 @@ mod tests {
         for message in [
             OnRing::Block { round: 3, origin: Rank(4), bytes: vec![1, 2] },
             OnRing::Failed(fault),
-            OnRing::Come(Rank(2)),
+            OnRing::AtEnd(Rank(2)),
             OnRing::Handover,
             OnRing::Awaits { rank: Rank(3), awaited: vec![OverdueWait { via: Via::Prev, rank: Rank(1) }] },
         ] {

@@ -52,7 +52,7 @@ mod sim_net;
 mod sim_tests;
 
 pub use driver::{Bootstrap, RingStream, RingStreams};
-pub use ending::Tail;
+pub use ending::BootstrapRest;
 pub use id::UniqueId;
 pub(crate) use launch::Launched;
 pub use root_task::{RootHandle, create, create_near};

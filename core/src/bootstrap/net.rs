@@ -151,9 +151,9 @@ impl Net {
         self.streams.is_empty()
     }
 
-    /// Removes a stream and passes its descriptor to the caller.
-    pub(crate) fn take(&mut self, stream: StreamId) -> Option<Fd> {
-        self.streams.remove(&stream).map(|sock| sock.fd)
+    /// Removes a stream: its descriptor, and the bytes that the kernel has not taken yet.
+    pub(crate) fn take(&mut self, stream: StreamId) -> Option<(Fd, Vec<u8>)> {
+        self.streams.remove(&stream).map(|sock| (sock.fd, sock.out))
     }
 
     /// Stops listening, and gives closing streams time to deliver, up to `within`.

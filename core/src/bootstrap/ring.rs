@@ -112,10 +112,15 @@ impl Rounds {
         Ok(self.goes_on(side, travelled))
     }
 
+    /// Whether all blocks of that round have arrived, and none was taken.
+    pub(crate) fn is_complete(&self, number: u32) -> bool {
+        let has_all = self.open.front().is_some_and(|round| round.have == self.nranks as usize);
+        number == self.first && has_all
+    }
+
     /// The blocks of a round, ordered by rank, once all of them have arrived.
     pub(crate) fn take(&mut self, number: u32) -> Option<Vec<Vec<u8>>> {
-        let complete = self.open.front().is_some_and(|round| round.have == self.nranks as usize);
-        if number != self.first || !complete {
+        if !self.is_complete(number) {
             return None;
         }
         self.first += 1;

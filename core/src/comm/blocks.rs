@@ -161,11 +161,9 @@ impl Communicator {
 
     /// `root`'s `output` becomes all ranks' `input`, in rank order.
     ///
-    /// Others than the root hear from no rank: that they named another root, or called something
-    /// else, is found at a later call, at `finish()` at the latest.
-    ///
-    /// There it is `nranks` times as long as `input`. That of the other ranks is not touched and
-    /// may be empty.
+    /// At `root`, `output` is `nranks` times as long as `input`; at the other ranks it is not
+    /// touched and may be empty. The other ranks hear from no rank: that they named another root,
+    /// or called something else, is found at a later call, at `finish()` at the latest.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce); `Usage` if `root` is not a rank.
@@ -184,11 +182,9 @@ impl Communicator {
 
     /// Rank r's `output` becomes block r of the `input` of `root`.
     ///
-    /// The root hears from no rank: that others named another root, or called something else, is
-    /// found at a later call, at `finish()` at the latest.
-    ///
-    /// There it is `nranks` times as long as `output`. That of the other ranks is not read and may
-    /// be empty.
+    /// At `root`, `input` is `nranks` times as long as `output`; at the other ranks it is not read
+    /// and may be empty. The root hears from no rank: that others named another root, or called
+    /// something else, is found at a later call, at `finish()` at the latest.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce); `Usage` if `root` is not a rank.

@@ -25,6 +25,9 @@ use crate::plan::{Plan, Shape, Topology, select};
 use crate::proxy;
 use crate::types::ReduceOp;
 
+/// Where to read why a call panicked.
+pub(super) const PANIC_IS_SAID: &str = "its message is on standard error";
+
 /// A call as its thread makes it: what is to be done, with which memory of the caller's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
@@ -61,7 +64,7 @@ impl Drop for Unwinding<'_> {
         if std::thread::panicking() && !self.panicked_before {
             let inner = self.inner;
             let text = format!("a call of rank {} panicked", inner.rank);
-            let error = Error::new(ErrorKind::Aborted, text.clone());
+            let error = Error::new(ErrorKind::Aborted, text.clone()).hint(PANIC_IS_SAID);
             let failure = Failure { cause: Cause::External(error), op: None, peer: None, channel: None };
             if let Ok(mut driver) = inner.driver() {
                 driver.engine.fail(failure, clock::raw());

@@ -7,6 +7,7 @@ use crate::clock;
 use crate::collective::{CallTerms, Request};
 use crate::comm::driver::{Asked, Unwinding};
 use crate::comm::state::Inner;
+use crate::comm::wait::SPIN;
 use crate::comm::{Collective, Communicator};
 use crate::engine::OpId;
 use crate::error::{Error, ErrorKind, Result};
@@ -14,12 +15,10 @@ use crate::memory::Element;
 use crate::observer::{Observed, Together};
 use crate::types::{CollKind, Rank};
 
-/// How long a thread that drives several communicators spins while none moves: as long as a driver
-/// of one does.
-const SPIN: Duration = Duration::from_micros(200);
-/// How long it sleeps then between two looks. A rank is woken through the memory of one
-/// communicator, so nobody wakes this thread: a message may be late by as much. The kernel ends a
-/// sleep up to 50 us late, so a much shorter one would gain little.
+/// How long a thread that drives several communicators sleeps between two looks, once it has spun
+/// as long as a driver of one does. A rank is woken through the memory of one communicator, so
+/// nobody wakes this thread: a message may be late by as much. The kernel ends a sleep up to 50 us
+/// late, so a much shorter one would gain little.
 const DOZE: Duration = Duration::from_micros(100);
 /// How often it asks threads that drive one of them to let go. Each time such a thread is woken and
 /// gives up the lock for a moment; the end of a call that it has moved is noticed as late as this.
@@ -197,7 +196,7 @@ fn side_by_side(calls: &[Ready<'_>], work: &mut dyn FnMut() -> bool) -> Result<(
     parts.into_iter().try_for_each(|part| part.error.map_or(Ok(()), Err))
 }
 
-/// The calls of one communicator in a group of several.
+/// The calls of one communicator of the group.
 struct Part<'a> {
     inner: &'a Inner,
     _guard: Unwinding<'a>,

@@ -331,10 +331,10 @@ fn start_gossip(
     owner: Owning,
 ) -> Result<Arc<GossipTask>> {
     let mut gossip = Gossip::new(rank, nranks);
-    let ring = match ring.filter(|_| mending.is_some()) {
+    let ring = match ring {
         Some(RingStreams { next, prev }) => {
             for (stream, neighbour) in [(&next, rank.0 + 1), (&prev, rank.0 + nranks - 1)] {
-                if stream.is_none() {
+                if stream.is_none() && mending.is_some() {
                     gossip.lost(Rank(neighbour % nranks), clock::now());
                 }
             }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::clock::{self, Ns, Stopwatch};
 use crate::comm::call::Owning;
-use crate::comm::driver::Asked;
+use crate::comm::driver::{Asked, PANIC_IS_SAID};
 use crate::comm::exclusive::{Locked, of_a_parent};
 use crate::comm::parking;
 use crate::comm::state::{Driver, Inner, lock};
@@ -170,7 +170,7 @@ impl<T: Element> Pending<T> {
             }
         }
         let mut place = lock(&place);
-        take(&mut place)
+        take(&mut place, &self.inner)
     }
 
     /// Whether this is a copy in a forked child.
@@ -199,13 +199,18 @@ impl<T: Element> Drop for Pending<T> {
     }
 }
 
-fn take<T: Element>(place: &mut CallState<T>) -> Result<Region<T>> {
+fn take<T: Element>(place: &mut CallState<T>, of: &Weak<Inner>) -> Result<Region<T>> {
     match (place.result.take(), place.region.take()) {
         (Some(Ok(())), Some(region)) => Ok(region),
         (Some(Err(error)), _) => Err(error),
         // It was polled or waited for after its result was taken.
         (Some(Ok(())) | None, _) => {
-            Err(Error::new(ErrorKind::Usage, "the result of this call has been taken before"))
+            let error = Error::new(ErrorKind::Usage, "the result of this call has been taken before")
+                .hint("poll or wait for it once");
+            Err(match of.upgrade() {
+                Some(inner) => error.in_comm(&inner.name, inner.rank),
+                None => error,
+            })
         }
     }
 }
@@ -222,7 +227,7 @@ impl<T: Element> Future for Pending<T> {
         let waker = context.waker().clone();
         let mut place = lock(&self.place);
         if place.has_ended() {
-            return Poll::Ready(take(&mut place));
+            return Poll::Ready(take(&mut place, &self.inner));
         }
         let former = place.waker.replace(waker);
         drop(place);
@@ -311,7 +316,7 @@ fn turn_guarded(inner: &Arc<Inner>) -> Option<bool> {
         if let Ok(mut driver) = inner.driver() {
             let text = format!("driving the calls of rank {} panicked", inner.rank);
             inner.tell(Report::new(Trouble::Aborted, inner.rank, inner.rank, text.clone()));
-            let error = Error::new(ErrorKind::Aborted, text).hint("its message is on standard error");
+            let error = Error::new(ErrorKind::Aborted, text).hint(PANIC_IS_SAID);
             let failure = Failure { cause: Cause::External(error), op: None, peer: None, channel: None };
             driver.engine.fail(failure, clock::raw());
             inner.give_up(&mut driver);

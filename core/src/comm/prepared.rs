@@ -10,6 +10,7 @@ use crate::comm::{Collective, Communicator, Pending, pending};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Element, Region};
 use crate::plan::Shape;
+use crate::types::Rank;
 
 /// A call and its buffer, to be carried out any number of times.
 ///
@@ -18,6 +19,8 @@ use crate::plan::Shape;
 #[derive(Debug)]
 pub struct Prepared<T: Element> {
     inner: Weak<Inner>,
+    /// Its communicator's name and rank.
+    of: (String, Rank),
     call: Owning,
     planned: (Shape, u64),
     /// `None` while a run is under way, and after one has failed.
@@ -60,8 +63,8 @@ impl Communicator {
             let mut driver = self.inner.driver()?;
             self.inner.plan(&mut driver, &asked.request, asked.terms.as_deref())
         };
-        let inner = Arc::downgrade(&self.inner);
-        Ok(Prepared { inner, call, planned, region: Some(region), under_way: None })
+        let (inner, of) = (Arc::downgrade(&self.inner), (self.inner.name.clone(), self.inner.rank));
+        Ok(Prepared { inner, of, call, planned, region: Some(region), under_way: None })
     }
 }
 
@@ -121,10 +124,10 @@ impl<T: Element> Prepared<T> {
 
     fn ready(&mut self) -> Result<(Arc<Inner>, Region<T>)> {
         let unfit = |what: &str, hint: &str| Error::new(ErrorKind::Usage, what).hint(hint);
-        let inner = self.inner.upgrade();
-        let inner = inner
-            .ok_or_else(|| unfit("the communicator of this call has ended", "prepare it on another one"))?;
-        let here = |error: Error| error.in_comm(&inner.name, inner.rank).in_op(self.call.request.kind, 0);
+        let (name, rank) = &self.of;
+        let here = |error: Error| error.in_comm(name, *rank).in_op(self.call.request.kind, 0);
+        let ended = || here(unfit("the communicator of this call has ended", "prepare it on another one"));
+        let inner = self.inner.upgrade().ok_or_else(ended)?;
         match self.region.take() {
             Some(region) => Ok((inner, region)),
             None if self.under_way.is_some() => {

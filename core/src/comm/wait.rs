@@ -21,7 +21,7 @@ pub(super) const MESSAGE: Duration = Duration::from_micros(1);
 /// How long a wait spins: ten times what it takes to wake a sleeper, and a small part of a slice.
 /// Of the lengths tried, from 20 us up, it has the lowest mean time per operation beside other busy
 /// processes, and is as good as any without them.
-const SPIN: Duration = Duration::from_micros(200);
+pub(super) const SPIN: Duration = Duration::from_micros(200);
 /// How long it spins where a device without hardware needs the processors: about what it takes to
 /// wake a sleeper.
 const BRIEF: Duration = Duration::from_micros(20);
@@ -260,7 +260,7 @@ mod tests {
             let waits: Vec<_> =
                 (0..5).map(|_| wait_for(&mut waiter, memory, fds, Duration::from_millis(10))).collect();
             assert!(waits.iter().all(|(waited, _)| *waited == Waited::Slept), "{waits:?}");
-            // A sleeper that is not woken would be 90 ms late each time; a loaded machine is late
+            // A sleeper that is not woken would be 190 ms late each time; a loaded machine is late
             // now and then.
             assert!(waits.iter().any(|(_, late)| *late < Duration::from_millis(50)), "{waits:?}");
         }

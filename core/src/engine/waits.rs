@@ -16,13 +16,13 @@ pub struct Wait {
     pub step: u64,
     /// The channel of the program.
     pub channel: ChannelId,
-    /// Who blocks others.
+    /// The rank that is waited for.
     pub peer: Rank,
-    /// Which way the link points that waits.
+    /// The direction of the link that waits.
     pub direction: Direction,
     /// Whether it is a shared lane.
     pub shared: bool,
-    /// What for.
+    /// Why it waits.
     pub reason: WaitReason,
 }
 

@@ -33,8 +33,10 @@ mod tests;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::bootstrap::fault::Fault;
 use crate::clock::Ns;
 use crate::collective::{Descriptor, Tally};
+use crate::error::ErrorKind;
 use crate::types::Rank;
 
 use cause::Chain;
@@ -228,6 +230,20 @@ impl Gossip {
         }
         let text = format!("the host of rank {peer} does not answer: it is down, or the network is cut");
         self.found(Report::new(Trouble::Unreachable, self.me, peer, text), now);
+    }
+
+    /// Reports what a rank found that failed in the bootstrap, which this rank has left: it has no
+    /// gossip to report it itself.
+    pub(crate) fn failed_in_init(&mut self, rank: Rank, fault: &Fault, now: Ns) {
+        let trouble = match fault.kind {
+            ErrorKind::Timeout => Trouble::TimedOut,
+            ErrorKind::Peer => Trouble::LinkFailed,
+            _ => Trouble::Aborted,
+        };
+        let exists = |culprit: &Rank| culprit.index() < self.lives.len();
+        let about = fault.culprits.first().copied().filter(exists).unwrap_or(rank);
+        let text = format!("rank {rank} failed in its initialization: {}", fault.text);
+        self.found(Report::new(trouble, rank, about, text), now);
     }
 
     /// The rank to which this rank's edge of the ring leads: the next rank that is not known to

@@ -64,9 +64,9 @@ pub(crate) struct Ways {
     pub(crate) locals: Vec<(Rank, Arc<PeerProcess>)>,
     /// Where messages of the ranks of this host arrive.
     pub(crate) post: Arc<Post>,
-    /// The streams of the ring, to the next and from the previous rank, if they are there already.
+    /// The streams of a bootstrap's ring, to the next and from the previous rank.
     pub(crate) ring: [Option<RingStream>; 2],
-    /// How the ring is closed and kept closed; `None`: all ranks are on this host.
+    /// How the ring is closed and kept closed; `None`: all ranks are on this host, and need none.
     pub(crate) mending: Option<(Dialling, Arc<Arrivals>)>,
 }
 
@@ -122,6 +122,9 @@ struct Round {
     state: Arc<(Mutex<State>, Condvar)>,
     me: Rank,
     lines: Vec<Neighbour>,
+    /// Streams that are closed once the neighbour has left the bootstrap too: closed earlier, they
+    /// would cut off what it has not read yet.
+    parting: Vec<Neighbour>,
     locals: Vec<Local>,
     post: Arc<Post>,
     /// How to connect to the rank that becomes the next one, and the streams of ranks that connect
@@ -166,13 +169,15 @@ impl GossipTask {
         let state = Arc::new((Mutex::new(State { gossip, flushed: false }), Condvar::new()));
         let sides = [Side::Next, Side::Previous];
         let lines = ring.into_iter().zip(sides).filter_map(|(stream, side)| {
-            let RingStream { fd, peer, tail } = stream?;
-            Some(Neighbour { side, rank: peer, line: Line::after(fd, tail), tells: true })
+            let RingStream { fd, peer, rest, unsent } = stream?;
+            Some(Neighbour { side, rank: peer, line: Line::after(fd, rest, unsent), tells: true })
         });
+        let (lines, parting) = lines.partition(|_| mending.is_some());
         let round = Round {
             state: Arc::clone(&state),
             me,
-            lines: lines.collect(),
+            lines,
+            parting,
             locals: locals.into_iter().map(|(rank, peer)| Local { rank, peer }).collect(),
             post: Arc::clone(&post),
             mending: mending.as_ref().map(|(dialling, arrivals)| (dialling.clone(), Arc::clone(arrivals))),
@@ -236,8 +241,7 @@ impl GossipTask {
     /// Announces all calls of this rank, and waits until all ranks have finished or the
     /// communicator ends.
     ///
-    /// It waits at most `limit`. Time in which the process is stopped hardly counts. Returns the
-    /// ranks that have not finished.
+    /// It waits at most `limit`. Time in which the process is stopped hardly counts.
     pub(crate) fn finish(&self, tally: Tally, calls: Vec<Descriptor>, limit: Duration) -> Finished {
         self.lock().gossip.finish(tally, calls, clock::now());
         self.handle.nudge();
@@ -360,7 +364,7 @@ impl GossipTask {
 
 impl Task for Round {
     fn interests(&self, out: &mut Vec<Interest>) {
-        out.extend(self.lines.iter().filter_map(|neighbour| neighbour.line.interest()));
+        out.extend(self.lines.iter().chain(&self.parting).filter_map(|neighbour| neighbour.line.interest()));
         out.extend(self.edge.iter().chain(&self.probes).flat_map(Edge::fds));
     }
 
@@ -381,7 +385,7 @@ impl Task for Round {
                 }
                 Heard::Greeting => *tells = true,
                 Heard::Farewell => {}
-                Heard::Failed(fault) => gossip.found(Report::of_init(*rank, &fault), now),
+                Heard::Failed(fault) => gossip.failed_in_init(*rank, &fault, now),
             });
             match ended {
                 Some(End::Silent) => gossip.unreachable(*rank, now),
@@ -393,6 +397,7 @@ impl Task for Round {
                 Some(End::Closed | End::Reset) | None => {}
             }
         }
+        self.part(gossip, now);
         self.watch(gossip, now);
         let probed = self.probe(gossip, now);
         let again = self.mend(gossip, now);
@@ -433,6 +438,19 @@ impl Task for Round {
 }
 
 impl Round {
+    /// Hears what the neighbours of a ring that is not needed still say of their bootstrap.
+    fn part(&mut self, gossip: &mut Gossip, now: Ns) {
+        self.parting.retain_mut(|Neighbour { rank, line, .. }| {
+            line.write();
+            let ended = line.read(|heard| {
+                if let Heard::Failed(fault) = heard {
+                    gossip.failed_in_init(*rank, &fault, now);
+                }
+            });
+            ended.is_none() && (line.has_rest() || !line.is_flushed())
+        });
+    }
+
     /// Hears the ranks of this host, and which of their processes have ended.
     fn watch(&mut self, gossip: &mut Gossip, now: Ns) {
         // Looked at before the messages are taken: what an ended process had to say has arrived.

@@ -75,21 +75,21 @@ struct Stages {
     /// Steps of stages A, B and C of one chunk.
     steps: [u32; 3],
     /// Steps of the arrival barrier, just before B0.
-    calls: u32,
+    arrivals: u32,
 }
 
 impl Stages {
     fn len(&self) -> u64 {
-        self.rounds * self.steps.iter().map(|&s| u64::from(s)).sum::<u64>() + u64::from(self.calls)
+        self.rounds * self.steps.iter().map(|&s| u64::from(s)).sum::<u64>() + u64::from(self.arrivals)
     }
 
     fn find(&self, index: u64) -> StageStep {
-        let calls = u64::from(self.calls);
-        let call_from = u64::from(self.steps[0]) * self.rounds.min(2);
-        if (call_from..call_from + calls).contains(&index) {
-            return StageStep::Arrival { at: (index - call_from) as u32 };
+        let arrivals = u64::from(self.arrivals);
+        let arrive_at = u64::from(self.steps[0]) * self.rounds.min(2);
+        if (arrive_at..arrive_at + arrivals).contains(&index) {
+            return StageStep::Arrival { at: (index - arrive_at) as u32 };
         }
-        let at = if index < call_from { index } else { index - calls };
+        let at = if index < arrive_at { index } else { index - arrivals };
         let found = if self.rounds == 1 {
             self.pick(at, [(0, 0), (1, 0), (2, 0)])
         } else {
@@ -150,22 +150,22 @@ impl<'a> Direct<'a> {
         // Numbers of steps that read the messages of all others, and that reduce all ranks' data.
         let takes = (n - 1).div_ceil(MAX_SOURCES as u32);
         let sums = 1 + n.saturating_sub(MAX_SOURCES as u32).div_ceil(MAX_SOURCES as u32 - 1);
-        let calls = if sums > 1 { takes } else { 0 };
-        let (rounds, steps, calls) = match request.kind {
-            CollKind::AllReduce => (Rounds::new(bytes, n, whole(n - 1)), [2, sums, n - 1], calls),
+        let arrivals = if sums > 1 { takes } else { 0 };
+        let (rounds, steps, arrivals) = match request.kind {
+            CollKind::AllReduce => (Rounds::new(bytes, n, whole(n - 1)), [2, sums, n - 1], arrivals),
             CollKind::Reduce => {
                 let results = if at_root { n - 1 } else { (n - 2).div_ceil(MAX_SOURCES as u32) };
-                (Rounds::new(bytes, n, whole(n - 1)), [2, sums, results], calls)
+                (Rounds::new(bytes, n, whole(n - 1)), [2, sums, results], arrivals)
             }
-            CollKind::ReduceScatter => (Rounds::new(bytes, 1, whole(n - 1)), [n - 1, sums, 0], calls),
+            CollKind::ReduceScatter => (Rounds::new(bytes, 1, whole(n - 1)), [n - 1, sums, 0], arrivals),
             CollKind::AllGather => {
-                let calls = if n > 2 { takes } else { 0 };
-                (Rounds::new(bytes, 1, whole(1)), [1, n, 0], calls)
+                let arrivals = if n > 2 { takes } else { 0 };
+                (Rounds::new(bytes, 1, whole(1)), [1, n, 0], arrivals)
             }
             CollKind::Broadcast => {
                 (Rounds::new(bytes, 1, whole(1)), if at_root { [1, 0, 0] } else { [0, 1, 0] }, 0)
             }
-            // The others have plans of other kinds.
+            // A barrier moves no bytes; the kinds after it have other plans.
             CollKind::Barrier
             | CollKind::Send
             | CollKind::Recv
@@ -173,7 +173,7 @@ impl<'a> Direct<'a> {
             | CollKind::Gather
             | CollKind::Scatter => (Rounds::new(0, 1, 1), [1, takes, 0], 0),
         };
-        Self { request, blocks, me, n, rounds, stages: Stages { rounds: rounds.count, steps, calls } }
+        Self { request, blocks, me, n, rounds, stages: Stages { rounds: rounds.count, steps, arrivals } }
     }
 
     fn step(&self, index: u64) -> Step {

@@ -104,7 +104,7 @@ impl<'a> Ring<'a> {
             CollKind::ReduceScatter => (Rounds::new(bytes, 1, most * u64::from(DEPTH)), n),
             CollKind::AllGather => (Rounds::new(bytes, 1, most * u64::from(DEPTH)), n + 1),
             CollKind::Broadcast | CollKind::Reduce => (Rounds::new(bytes, 1, most), 1),
-            // The others have plans of other kinds.
+            // A barrier moves no bytes; the kinds after it have other plans.
             CollKind::Barrier
             | CollKind::Send
             | CollKind::Recv

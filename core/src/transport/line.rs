@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
-use crate::bootstrap::Tail;
+use crate::bootstrap::BootstrapRest;
 use crate::bootstrap::fault::Fault;
 use crate::reactor::Interest;
 
@@ -20,7 +20,7 @@ pub(crate) const LINE_MAX: usize = (2 << 20) + 1024;
 pub(crate) struct Line<F: AsFd> {
     stream: Option<F>,
     /// What comes before the first line: the rest of a bootstrap.
-    tail: Option<Tail>,
+    rest: Option<BootstrapRest>,
     input: Vec<u8>,
     output: VecDeque<u8>,
     /// Whether a write was told of a reset, which the kernel tells once.
@@ -61,12 +61,13 @@ impl<F: AsFd> std::fmt::Debug for Line<F> {
 impl<F: AsFd> Line<F> {
     pub(crate) fn new(stream: F) -> Self {
         let (input, output) = (Vec::new(), VecDeque::new());
-        Self { stream: Some(stream), tail: None, input, output, was_reset: false }
+        Self { stream: Some(stream), rest: None, input, output, was_reset: false }
     }
 
-    /// A stream that was a bootstrap's: its lines come after what that still has to say.
-    pub(crate) fn after(stream: F, tail: Tail) -> Self {
-        Self { tail: Some(tail), ..Self::new(stream) }
+    /// A stream that was a bootstrap's: its lines come after what that still has to say, on both
+    /// sides.
+    pub(crate) fn after(stream: F, rest: BootstrapRest, unsent: Vec<u8>) -> Self {
+        Self { rest: Some(rest), output: VecDeque::from(unsent), ..Self::new(stream) }
     }
 
     /// A stream that was opened after the bootstrap: an empty line goes ahead.
@@ -80,6 +81,11 @@ impl<F: AsFd> Line<F> {
 
     pub(crate) fn is_open(&self) -> bool {
         self.stream.is_some()
+    }
+
+    /// Whether the other side may still say something of its bootstrap.
+    pub(crate) const fn has_rest(&self) -> bool {
+        self.rest.is_some()
     }
 
     /// Whether all queued bytes were handed to the kernel.
@@ -102,7 +108,9 @@ impl<F: AsFd> Line<F> {
     pub(crate) fn read(&mut self, mut hear: impl FnMut(Heard<'_>)) -> Option<End> {
         let mut buffer = [0; 4096];
         // Bytes received during the bootstrap are parsed before newly received ones.
-        self.hear(&mut hear);
+        if !self.hear(&mut hear) {
+            return self.end(End::Closed);
+        }
         while let Some(stream) = &self.stream {
             match rustix::io::read(stream.as_fd(), &mut buffer) {
                 Ok(n) if n > 0 => self.input.extend_from_slice(&buffer[..n]),
@@ -115,7 +123,9 @@ impl<F: AsFd> Line<F> {
                 Ok(_) | Err(_) if self.was_reset => return self.end(End::Reset),
                 Ok(_) | Err(_) => return self.end(End::Closed),
             }
-            self.hear(&mut hear);
+            if !self.hear(&mut hear) {
+                return self.end(End::Closed);
+            }
             // The remaining bytes are the beginning of one line.
             if self.input.len() >= LINE_MAX {
                 return self.end(End::Closed);
@@ -124,13 +134,16 @@ impl<F: AsFd> Line<F> {
         None
     }
 
-    /// Parses the complete lines received so far.
-    fn hear(&mut self, hear: &mut impl FnMut(Heard<'_>)) {
-        if let Some(tail) = &mut self.tail {
-            match tail.hear(&std::mem::take(&mut self.input)) {
-                None => return,
-                Some(Err(fault)) => return hear(Heard::Failed(fault)),
-                Some(Ok(lines)) => (self.tail, self.input) = (None, lines),
+    /// Parses the complete lines received so far. Returns whether more may come.
+    fn hear(&mut self, hear: &mut impl FnMut(Heard<'_>)) -> bool {
+        if let Some(rest) = &mut self.rest {
+            match rest.hear(&std::mem::take(&mut self.input)) {
+                None => return true,
+                Some(Err(fault)) => {
+                    hear(Heard::Failed(fault));
+                    return false;
+                }
+                Some(Ok(lines)) => (self.rest, self.input) = (None, lines),
             }
         }
         loop {
@@ -139,7 +152,7 @@ impl<F: AsFd> Line<F> {
                 hear(Heard::Farewell);
                 continue;
             }
-            let Some(at) = self.input.iter().position(|&b| b == b'\n') else { return };
+            let Some(at) = self.input.iter().position(|&b| b == b'\n') else { return true };
             let line: Vec<u8> = self.input.drain(..=at).collect();
             hear(if line == b"\n" { Heard::Greeting } else { Heard::Text(&line) });
         }

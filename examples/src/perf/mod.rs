@@ -50,7 +50,7 @@ use report::{Figures, Report, Row};
 /// A result, or why there is none.
 pub type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Options that fit neither each other nor the job.
+/// Options that contradict each other, or do not fit the job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Usage(pub String);
 

@@ -30,10 +30,10 @@ const ALL: &str = "all";
 /// CHECK: then the calls are made again with fresh inputs, which are a function of rank, index,
 /// iteration and seed. #wrong counts, over all ranks, elements of results that are wrong, inputs
 /// and other elements that were changed and must not be, and guards around the buffers that were
-/// written. Every other one of these calls, out of place the first and in place the second, has
-/// inputs whose reduction is exact in each order, and must be right bit by bit; the others have
-/// random inputs, and floats must be as near to a reference as rounding explains. So must averages
-/// of half and of 8 bits, unless the number of ranks is a power of two.
+/// written. The checks alternate between inputs whose reduction is exact in each order, which must
+/// be right bit by bit, and random ones, of which floats must be as near to a reference as rounding
+/// explains; out of place begins with exact ones, in place with random ones. Averages of half and
+/// of 8 bits need to be that near only, unless the number of ranks is a power of two.
 ///
 /// The exit status is 1 if anything is wrong or fails, and 2 if the options are.
 #[derive(Parser, Clone, Debug)]

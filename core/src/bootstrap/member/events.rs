@@ -17,7 +17,7 @@ use crate::error::ErrorKind;
 
 impl Machine for Member {
     fn accepted(&mut self, stream: StreamId, from: SocketAddr, io: &mut Io<'_>) {
-        // A neighbour that has not finished may still want to send to this rank.
+        // After the bootstrap, nobody has anything to say to this rank here.
         if self.fault.is_some() || self.pending == Pending::Over {
             return io.close(stream);
         }
@@ -122,9 +122,11 @@ impl Machine for Member {
         if self.successor.as_mut().is_some_and(|dial| dial.closed(stream, why, io)) {
             return;
         }
+        let is_complete = self.pending == Pending::End && self.is_complete();
         for (side, rank) in [(Side::Prev, self.prev_rank()), (Side::Next, self.next_rank())] {
             if let Some(neighbour) = self.side(side).filter(|one| one.stream == stream) {
-                // What ended after its bootstrap is for the next owner of the streams to tell.
+                // What ends after the bootstrap is for the next owner of the streams to tell.
+                neighbour.handed_over |= is_complete;
                 if neighbour.handed_over {
                     return;
                 }

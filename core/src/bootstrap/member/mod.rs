@@ -21,7 +21,7 @@ use std::time::Duration;
 use super::agreement::differing_settings;
 use super::auth::{Hello, Key, Purpose};
 use super::dial::Dial;
-use super::ending::{Come, Tail};
+use super::ending::{BootstrapRest, EndBarrier};
 use super::fault::Fault;
 use super::frame::Frames;
 use super::id::UniqueId;
@@ -54,7 +54,8 @@ enum ToTheRoot {
 struct Neighbour {
     stream: StreamId,
     frames: Frames,
-    /// It has sent `Handover`: the bytes that follow are not the bootstrap's.
+    /// It has sent `Handover`, or its stream has ended when this rank's bootstrap was complete:
+    /// what follows is not the bootstrap's.
     handed_over: bool,
 }
 
@@ -92,7 +93,7 @@ pub(crate) struct Member {
     /// Bytes that guests sent before this rank knew its job.
     early: BTreeMap<StreamId, Vec<u8>>,
     rounds: Rounds,
-    come: Come,
+    end: EndBarrier,
     p2p: P2p,
     peers: Vec<Introduction>,
     pending: Pending,
@@ -137,7 +138,7 @@ impl Member {
             lobby: Lobby::default(),
             early: BTreeMap::new(),
             rounds: Rounds::new(rank, nranks),
-            come: Come::new(rank, nranks),
+            end: EndBarrier::new(rank, nranks),
             p2p: P2p::default(),
             peers: Vec::new(),
             pending: Pending::Join,
@@ -274,16 +275,16 @@ impl Member {
     /// Tells the ring that this rank has come to the end.
     pub(crate) fn begin_end(&mut self, deadline: Ns, io: &mut Io<'_>) {
         self.wait_for(Pending::End, deadline);
-        self.come.has_come(self.rank);
+        self.end.has_come(self.rank);
         for neighbour in [&self.next, &self.prev].into_iter().flatten() {
-            io.send(neighbour.stream, OnRing::Come(self.rank).encode());
+            io.send(neighbour.stream, OnRing::AtEnd(self.rank).encode());
         }
     }
 
     /// Leaves the bootstrap once all ranks have come to the end: the streams to the next and from
     /// the previous rank, with what these may still send of their bootstrap.
-    pub(crate) fn end(&mut self, io: &mut Io<'_>) -> Option<Vec<(StreamId, Tail)>> {
-        if self.fault.is_some() || self.pending != Pending::End || !self.come.all_have() {
+    pub(crate) fn end(&mut self, io: &mut Io<'_>) -> Option<Vec<(StreamId, BootstrapRest)>> {
+        if self.fault.is_some() || self.pending != Pending::End || !self.end.is_complete() {
             return None;
         }
         self.pending = Pending::Over;
@@ -293,7 +294,7 @@ impl Member {
         let left = sides.map(|Neighbour { stream, frames, handed_over }| {
             io.send(stream, OnRing::Handover.encode());
             io.pause(stream);
-            (stream, Tail::new(frames, handed_over))
+            (stream, BootstrapRest::new(frames, handed_over))
         });
         Some(left.collect())
     }
@@ -436,7 +437,7 @@ impl Member {
                 }
                 Some(OnRing::Failed(fault)) => self.fail(fault, io),
                 Some(OnRing::Awaits { rank, awaited }) => self.heard_awaits(side, rank, awaited, io),
-                Some(OnRing::Come(come)) => self.has_come(side, come, io),
+                Some(OnRing::AtEnd(rank)) => self.has_come(side, rank, io),
                 Some(OnRing::Handover) => {
                     neighbour.handed_over = true;
                     let stream = neighbour.stream;
@@ -475,10 +476,10 @@ impl Member {
 
     fn has_come(&mut self, side: Side, rank: Rank, io: &mut Io<'_>) {
         let on = if side == Side::Prev { &self.next } else { &self.prev };
-        if self.come.has_come(rank)
+        if self.end.has_come(rank)
             && let Some(on) = on
         {
-            io.send(on.stream, OnRing::Come(rank).encode());
+            io.send(on.stream, OnRing::AtEnd(rank).encode());
         }
     }
 

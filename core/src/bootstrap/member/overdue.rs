@@ -77,8 +77,19 @@ impl Member {
             ToTheRoot::Up { gave_up, .. } => *gave_up,
             ToTheRoot::Dialling(_) | ToTheRoot::Left => None,
         };
-        (!matches!(self.pending, Pending::Nothing | Pending::Over))
+        (!matches!(self.pending, Pending::Nothing | Pending::Over) && !self.is_complete())
             .then(|| gave_up.or(self.overdue.verdict_at).unwrap_or(self.deadline))
+    }
+
+    /// Whether all has come that the caller waits for: a rank that was stopped beyond its deadline
+    /// may find that when it goes on.
+    pub(super) fn is_complete(&self) -> bool {
+        match self.pending {
+            Pending::Round(number) => self.rounds.is_complete(number),
+            Pending::End => self.end.is_complete(),
+            Pending::Message(from, tag) => self.p2p.holds(from, tag),
+            Pending::Nothing | Pending::Join | Pending::Delivery(_) | Pending::Over => false,
+        }
     }
 
     /// Handles the deadline, or the step after it, once it is due.
@@ -138,7 +149,7 @@ impl Member {
             Pending::End => None,
         };
         let via = |side| if side == Side::Prev { Via::Prev } else { Via::Next };
-        let awaited = round.map_or_else(|| self.come.awaited(), |round| self.rounds.awaited(round));
+        let awaited = round.map_or_else(|| self.end.awaited(), |round| self.rounds.awaited(round));
         awaited.into_iter().map(|(side, rank)| wait(via(side), rank)).collect()
     }
 

@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use super::news::News;
 use super::share::Share;
-use crate::bootstrap::fault::Fault;
 use crate::collective::{Descriptor, Tally};
 use crate::error::ErrorKind;
 use crate::text::{harmless, printable};
@@ -84,18 +83,6 @@ impl Report {
     /// A report whose text is complete.
     pub fn new(trouble: Trouble, from: Rank, about: Rank, text: impl Into<String>) -> Self {
         Self { trouble, from, about, op: None, channel: None, text: text.into(), open: None }
-    }
-
-    /// What `rank` found, which failed in the bootstrap that the others have left: it has no gossip
-    /// and cannot report it itself.
-    pub(crate) fn of_init(rank: Rank, fault: &Fault) -> Self {
-        let trouble = match fault.kind {
-            ErrorKind::Timeout => Trouble::TimedOut,
-            ErrorKind::Peer => Trouble::Died,
-            _ => Trouble::Aborted,
-        };
-        let about = fault.culprits.first().copied().unwrap_or(rank);
-        Self::new(trouble, rank, about, format!("rank {rank} failed in its initialization: {}", fault.text))
     }
 }
 

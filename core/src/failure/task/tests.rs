@@ -1,9 +1,10 @@
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 
 use super::*;
-use crate::bootstrap::Tail;
+use crate::bootstrap::BootstrapRest;
 use crate::bootstrap::auth::Key;
 use crate::bootstrap::fault::Fault;
 use crate::bootstrap::frame::{Frames, frame};
@@ -86,8 +87,9 @@ fn a_rank_whose_stream_was_reset_has_died_only_if_nobody_listens_there_any_more(
     let (theirs, _) = door.accept().unwrap();
     let ring = RingStream {
         fd: Fd::from(std::os::fd::OwnedFd::from(stream)),
-        tail: Tail::new(Frames::new(64), true),
+        rest: BootstrapRest::new(Frames::new(64), true),
         peer: Rank(1),
+        unsent: Vec::new(),
     };
     let task = start(0xc1, vec![here(1), there.local_addr().unwrap()], [None, Some(ring)]);
     socket2::SockRef::from(&theirs).set_linger(Some(Duration::ZERO)).unwrap();
@@ -97,16 +99,51 @@ fn a_rank_whose_stream_was_reset_has_died_only_if_nobody_listens_there_any_more(
     assert_eq!(decided(&task, Duration::from_secs(20)), Some((Trouble::Died, Rank(1))));
 }
 
+/// A stream to rank 1, which has not left the bootstrap, and its end.
+fn behind() -> (RingStream, UnixStream) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let rest = BootstrapRest::new(Frames::new(64), false);
+    let fd = Fd::from(std::os::fd::OwnedFd::from(ours));
+    (RingStream { fd, rest, peer: Rank(1), unsent: b"last".to_vec() }, theirs)
+}
+
 #[test]
 fn what_a_neighbour_tells_that_fails_in_the_bootstrap_is_its_report() {
-    let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-    ours.set_nonblocking(true).unwrap();
-    let tail = Tail::new(Frames::new(64), false);
-    let ring = RingStream { fd: Fd::from(std::os::fd::OwnedFd::from(ours)), tail, peer: Rank(1) };
-    let task = start(0xc2, vec![here(1), here(2), here(3)], [Some(ring), None]);
-    let waits = Fault::new(ErrorKind::Timeout, &[Rank(2)], "it waits for rank 2");
-    theirs.write_all(&frame(2, &waits.encode())).unwrap();
-    assert_eq!(decided(&task, Duration::from_secs(20)), Some((Trouble::TimedOut, Rank(2))));
-    let text = task.lock().gossip.decision().map(|decision| decision.text.clone());
-    assert_eq!(text.as_deref(), Some("rank 1 failed in its initialization: it waits for rank 2"));
+    let waits = |rank| Fault::new(ErrorKind::Timeout, &[Rank(rank)], format!("it waits for rank {rank}"));
+    // A rank that does not exist is not to blame.
+    for (comm, waits_for, about) in [(0xc2, 2, 2), (0xc3, 9, 1)] {
+        let (ring, mut theirs) = behind();
+        let task = start(comm, vec![here(1), here(2), here(3)], [Some(ring), None]);
+        theirs.write_all(&frame(2, &waits(waits_for).encode())).unwrap();
+        assert_eq!(decided(&task, Duration::from_secs(20)), Some((Trouble::TimedOut, Rank(about))));
+        let text = task.lock().gossip.decision().map(|decision| decision.text.clone());
+        let expect = format!("rank 1 failed in its initialization: it waits for rank {waits_for}");
+        assert_eq!(text, Some(expect));
+    }
+}
+
+#[test]
+fn where_no_ring_is_needed_its_streams_end_when_the_neighbour_has_left_the_bootstrap() {
+    for (comm, fails) in [(0xc4, false), (0xc5, true)] {
+        let (ring, mut theirs) = behind();
+        let post = Post::open(CommId(comm), Rank(0)).unwrap();
+        let ways = Ways { locals: Vec::new(), post, ring: [Some(ring), None], mending: None };
+        let service = Service::get().unwrap();
+        let gossip = Gossip::new(Rank(0), 2);
+        let task = GossipTask::start(&service, gossip, Rank(0), ways, Box::new(Silent)).unwrap();
+        let mut last = [0; 4];
+        theirs.read_exact(&mut last).unwrap();
+        assert_eq!(&last, b"last");
+        // It is read on, and not closed.
+        theirs.write_all(&frame(5, &1u32.to_le_bytes())).unwrap();
+        theirs.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        assert!(theirs.read(&mut last).is_err(), "still open");
+        theirs.set_read_timeout(None).unwrap();
+        let lost = Fault::new(ErrorKind::Peer, &[], "it lost its way");
+        theirs.write_all(&if fails { frame(2, &lost.encode()) } else { frame(3, &[]) }).unwrap();
+        assert_eq!(theirs.read(&mut last).unwrap(), 0, "the end");
+        let limit = Duration::from_secs(if fails { 20 } else { 0 });
+        assert_eq!(decided(&task, limit), fails.then_some((Trouble::LinkFailed, Rank(1))));
+    }
 }
