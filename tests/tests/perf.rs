@@ -25,7 +25,7 @@ const ALGORITHMS: [&str; 3] = ["", "ring", "tree"];
 const SIZES: [&str; 4] =
     ["-b 1 -e 5000 -f 17", "-b 0 -e 64 -i 21", "-b 99991 -e 300K -f 3", "-b 1M -e 1M -f 2"];
 const LONG_SIZES: [&str; 4] =
-    ["-b 8 -e 4M -f 2", "-b 0 -e 512 -i 21", "-b 99991 -e 8M -f 3", "-b 8 -e 128M -f 64"];
+    ["-b 8 -e 4M -f 2", "-b 0 -e 512 -i 21", "-b 99991 -e 8M -f 3", "-b 8 -e 16M -f 8"];
 /// Buffers that are shifted, calls in flight together, calls that were prepared.
 const MODES: [&str; 5] = ["", "-u 1", "-m 3", "-m 2 -u 3", "-G 2"];
 const CHECKSUMS: [&str; 2] = ["0", "1"];
@@ -94,7 +94,9 @@ impl Run {
     fn line(&self) -> String {
         let Self { kind, dtype, op, sizes, mode, .. } = self;
         let root = if self.root == "last" { self.nranks - 1 } else { 0 };
-        format!("{kind} -d {dtype} -o {op} {sizes} {mode} -r {root} -n 2 -w 0 -c 2")
+        // Out of place and in place, one check has exact inputs and the other random ones.
+        let turns = if is_long() { "-n 1 -w 0 -c 1" } else { "-n 2 -w 0 -c 2" };
+        format!("{kind} -d {dtype} -o {op} {sizes} {mode} -r {root} {turns}")
     }
 
     fn what(&self) -> String {
@@ -163,7 +165,7 @@ impl Networks {
 }
 
 /// Rows of all pairs of settings. The long size has each kind, type and operator together, too, on
-/// each network.
+/// each network, and each kind with 128 MiB.
 fn runs() -> Vec<Run> {
     let mut runs: Vec<Run> = covering::rows(&LEVELS, fit, 1).iter().map(Run::of).collect();
     let kinds = KINDS.into_iter().zip(RANKS.into_iter().cycle().skip(1));
@@ -173,6 +175,10 @@ fn runs() -> Vec<Run> {
             let (mode, checksum, root) = (if nth % 2 == 0 { "" } else { "-m 3 -u 1" }, "0", ROOTS[nth % 2]);
             runs.push(Run { kind, dtype, op, nranks, network, algorithm, sizes, mode, checksum, root });
         }
+        let (network, nranks, dtype) = (NETWORKS[nth % 4], RANKS[1 + nth % 3], TYPES[nth]);
+        let (op, algorithm, sizes) = ("sum", "", "-b 128M -e 128M -f 2");
+        let (mode, checksum, root) = ("", CHECKSUMS[nth % 2], "first");
+        runs.push(Run { kind, dtype, op, nranks, network, algorithm, sizes, mode, checksum, root });
     }
     runs
 }

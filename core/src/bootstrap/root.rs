@@ -206,7 +206,20 @@ impl Root {
         let mut text = match (self.nranks, missing.is_empty()) {
             (0, _) => "nobody checked in".to_string(),
             (n, false) => format!("{}/{n} in, waiting for {}", self.members.len(), name_ranks(&missing)),
-            (n, true) => format!("{n}/{n} in, but the ring is not complete at {}", name_ranks(&laggards)),
+            (n, true) => {
+                // What is wrong may be the way between two ranks.
+                let beside = laggards.iter().flat_map(|rank| [(rank.0 + 1) % n, (rank.0 + n - 1) % n]);
+                let beside: BTreeSet<Rank> =
+                    beside.map(Rank).filter(|rank| !laggards.contains(rank)).collect();
+                let beside: Vec<Rank> = beside.into_iter().collect();
+                let at = name_ranks(&laggards);
+                let beside = if beside.is_empty() {
+                    String::new()
+                } else {
+                    format!(", next to {}", name_ranks(&beside))
+                };
+                format!("{n}/{n} in, but the ring is not complete at {at}{beside}")
+            }
         };
         for remark in self.remarks.iter().map(String::as_str).chain([self.strangers.as_str()]) {
             if !remark.is_empty() {

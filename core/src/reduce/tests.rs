@@ -89,7 +89,7 @@ fn case<T: Bits>(op: ReduceOp, count: usize, nsources: usize, misaligned: usize,
         values.iter().enumerate().map(|(s, v)| Buffer::of(v, (misaligned * (s + 1)) % 64)).collect();
     let views: Vec<View> = sources.iter_mut().map(|b| b.view().read()).collect();
     let mut first = Buffer::new(count * size_of::<T>(), misaligned);
-    let mut second = Buffer::new(count * size_of::<T>(), 0);
+    let mut second = Buffer::new(count * size_of::<T>(), misaligned * 5 % 64);
     let to = in_place.map_or_else(|| first.view(), |k| sources[k].view());
     let how = if misaligned.is_multiple_of(2) { Store::Plain } else { Store::Streaming };
     combine((op, Scaling::NONE), T::DTYPE, &views, &[(to, how), (second.view(), Store::Streaming)]);

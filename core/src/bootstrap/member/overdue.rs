@@ -153,19 +153,24 @@ impl Member {
         awaited.into_iter().map(|(side, rank)| wait(via(side), rank)).collect()
     }
 
+    /// What this rank waits for, as all ranks will read it.
     fn pending_text(&self, awaited: &[Rank]) -> String {
-        let awaited = name_ranks(awaited);
+        let (me, awaited) = (self.rank, name_ranks(awaited));
         match self.pending {
-            Pending::Nothing | Pending::Over | Pending::Join => format!("initialization waits for {awaited}"),
-            Pending::Round(number) => format!("round {number} of the bootstrap waits for {awaited}"),
+            Pending::Nothing | Pending::Over | Pending::Join => {
+                format!("rank {me} waits for {awaited} in its initialization")
+            }
+            Pending::Round(number) => {
+                format!("rank {me} waits for {awaited} in round {number} of the bootstrap")
+            }
             Pending::Message(_, tag) => {
-                format!("no bootstrap message with tag {tag:#x} came from {awaited} in time")
+                format!("no bootstrap message with tag {tag:#x} came to rank {me} from {awaited} in time")
             }
             Pending::Delivery(to) => {
                 let how = self.p2p.trouble(to).unwrap_or_else(|| "it takes no bytes".into());
-                format!("a bootstrap message to {awaited} was not delivered in time: {how}")
+                format!("a bootstrap message of rank {me} to {awaited} was not delivered in time: {how}")
             }
-            Pending::End => format!("the end of the bootstrap waits for {awaited}"),
+            Pending::End => format!("rank {me} waits for {awaited} at the end of the bootstrap"),
         }
     }
 

@@ -147,3 +147,11 @@ fn where_no_ring_is_needed_its_streams_end_when_the_neighbour_has_left_the_boots
         assert_eq!(decided(&task, limit), fails.then_some((Trouble::LinkFailed, Rank(1))));
     }
 }
+
+#[test]
+fn a_stream_of_the_ring_that_ends_without_a_word_is_a_death() {
+    let (ring, theirs) = behind();
+    let task = start(0xc6, vec![here(1), here(2)], [Some(ring), None]);
+    drop(theirs);
+    assert_eq!(decided(&task, Duration::from_secs(20)), Some((Trouble::Died, Rank(1))));
+}
