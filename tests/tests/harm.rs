@@ -143,23 +143,28 @@ impl Case {
         if failed.peek().is_none() {
             return Ok("right");
         }
-        // An error begins with the rank that has it: only another one counts.
-        let names = |rank: u32, text: &str| match self.what {
-            What::Stop | What::Kill => {
-                names_rank(text, self.victim) || self.victim == 0 && text.contains("bootstrap root")
-            }
-            What::Drop | What::Close | What::Flip => {
-                let mut others = (0..self.nranks).filter(|other| *other != rank);
-                others.any(|other| names_rank(text, other)) || text.contains("bootstrap root")
-            }
-            What::Delay => false,
+        // An error begins with the rank that has it.
+        let names_another = |rank: u32, text: &str| {
+            let mut others = (0..self.nranks).filter(|other| *other != rank);
+            others.any(|other| names_rank(text, other)) || text.contains("bootstrap root")
         };
+        // Of a link, one of its ends sees the other one, which may only hear that it is lost
+        // itself.
+        let mut is_seen = self.what.is_of_rank();
         let is_error = |(rank, one): (usize, &Output)| {
             let text = text(one);
             let error = text.lines().find(|line| line.starts_with("error: ")).unwrap_or_default();
-            one.status.code() == Some(1) && names(rank as u32, error)
+            is_seen |= names_another(rank as u32, error);
+            let is_named = match self.what {
+                What::Stop | What::Kill => {
+                    names_rank(error, self.victim) || self.victim == 0 && error.contains("bootstrap root")
+                }
+                What::Drop | What::Close | What::Flip => error.contains("rank "),
+                What::Delay => false,
+            };
+            one.status.code() == Some(1) && is_named
         };
-        if failed.all(is_error) { Ok("an error") } else { Err(all()) }
+        if failed.all(is_error) && is_seen { Ok("an error") } else { Err(all()) }
     }
 }
 

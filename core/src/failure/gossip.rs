@@ -242,7 +242,8 @@ impl Gossip {
         };
         let exists = |culprit: &Rank| culprit.index() < self.lives.len();
         let about = fault.culprits.first().copied().filter(exists).unwrap_or(rank);
-        let text = format!("rank {rank} failed in its initialization: {}", fault.text);
+        let me = self.me;
+        let text = format!("rank {me} heard that rank {rank} failed in its initialization: {}", fault.text);
         self.found(Report::new(trouble, rank, about, text), now);
     }
 

@@ -86,8 +86,9 @@ impl Machine for Member {
                     return self.ring_says(Side::Next, &rest, io);
                 }
                 Dialled::Hopeless(error) => {
-                    let rank = self.next_rank();
-                    return self.blame(Err((rank, format!("handshake with rank {rank}: {error}"))), io);
+                    let (me, rank) = (self.rank, self.next_rank());
+                    let text = format!("handshake of rank {me} with rank {rank}: {error}");
+                    return self.blame(Err((rank, text)), io);
                 }
             }
         }
@@ -130,7 +131,9 @@ impl Machine for Member {
                 if neighbour.handed_over {
                     return;
                 }
-                let text = format!("rank {rank} closed its connection of the bootstrap ring: {why}");
+                let me = self.rank;
+                let text =
+                    format!("rank {rank} closed its connection of the bootstrap ring to rank {me}: {why}");
                 return self.suspect(rank, text, io);
             }
         }
@@ -156,7 +159,8 @@ impl Machine for Member {
         {
             // It may have left because it learned of a failure: that failure is on its way around
             // the ring.
-            let text = format!("rank {from} left the bootstrap before it sent a message with tag {tag:#x}");
+            let what = format!("a message with tag {tag:#x} to rank {}", self.rank);
+            let text = format!("rank {from} left the bootstrap before it sent {what}");
             let fault = Fault::new(ErrorKind::Peer, &[from], text);
             let at = io.now.after(OTHERS_KNOW_WITHIN);
             self.suspicion.get_or_insert((at, fault));

@@ -443,7 +443,10 @@ impl Member {
                     let stream = neighbour.stream;
                     io.pause(stream);
                 }
-                None => self.blame(Err((rank, format!("rank {rank} sent a frame that makes no sense"))), io),
+                None => self.blame(
+                    Err((rank, format!("rank {rank} sent rank {} a frame that makes no sense", self.rank))),
+                    io,
+                ),
             }
         }
         self.introduced(io);
@@ -470,7 +473,9 @@ impl Member {
             // The other neighbour is not connected yet: the block is sent when it is.
             (Ok(true), None) => self.held_back.push((side, encoded)),
             (Ok(false), _) => {}
-            (Err(what), _) => self.blame(Err((rank, format!("rank {rank} sent {what}"))), io),
+            (Err(what), _) => {
+                self.blame(Err((rank, format!("rank {rank} sent rank {} {what}", self.rank))), io)
+            }
         }
     }
 

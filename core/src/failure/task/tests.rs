@@ -118,7 +118,8 @@ fn what_a_neighbour_tells_that_fails_in_the_bootstrap_is_its_report() {
         theirs.write_all(&frame(2, &waits(waits_for).encode())).unwrap();
         assert_eq!(decided(&task, Duration::from_secs(20)), Some((Trouble::TimedOut, Rank(about))));
         let text = task.lock().gossip.decision().map(|decision| decision.text.clone());
-        let expect = format!("rank 1 failed in its initialization: it waits for rank {waits_for}");
+        let expect =
+            format!("rank 0 heard that rank 1 failed in its initialization: it waits for rank {waits_for}");
         assert_eq!(text, Some(expect));
     }
 }
