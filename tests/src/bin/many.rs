@@ -12,7 +12,9 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a tool of the tests may panic, and prints")]
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use ccl::clock;
 use ccl::seed::Seed;
 use ccl::{Communicator, Config, Rank, ReduceOp, Settings, UniqueId, create_id};
 
@@ -121,10 +123,22 @@ fn main() {
         "ids" => from_id(&world),
         _ => world.split(Some(0), 0, Config::default()).unwrap().unwrap(),
     };
-    let say = |what: &str| {
+    let mut warm: Option<serde_json::Value> = None;
+    let mut say = |what: &str| {
         // All ranks look while none does anything else.
         world.barrier().unwrap();
-        println!("{}", serde_json::json!({ "rank": me, "at": what, "holds": holds() }));
+        let mut held = holds();
+        // The streams of a bootstrap are closed a moment after init, once the neighbours are there:
+        // at first, what is left after a while counts.
+        let is_due = |held: &serde_json::Value| warm.as_ref().is_none_or(|fds| held["fds"] != *fds);
+        let limit = if warm.is_none() { Duration::from_millis(500) } else { Duration::from_secs(5) };
+        let end = clock::now().after(limit);
+        while is_due(&held) && clock::now() < end {
+            clock::sleep(Duration::from_millis(10));
+            held = holds();
+        }
+        warm.get_or_insert_with(|| held["fds"].clone());
+        println!("{}", serde_json::json!({ "rank": me, "at": what, "holds": held }));
         world.barrier().unwrap();
     };
     let cycle = || {
