@@ -148,8 +148,8 @@ impl Case {
             let mut others = (0..self.nranks).filter(|other| *other != rank);
             others.any(|other| names_rank(text, other)) || text.contains("bootstrap root")
         };
-        // Of a link, one of its ends sees the other one, which may only hear that it is lost
-        // itself.
+        // For a link, at least one rank must name another rank: the rank at the other end may only
+        // hear that others have lost it.
         let mut is_seen = self.what.is_of_rank();
         let is_error = |(rank, one): (usize, &Output)| {
             let text = text(one);

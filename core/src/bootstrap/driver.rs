@@ -70,9 +70,9 @@ pub struct RingStream {
     pub fd: Fd,
     /// The rank on the other side.
     pub peer: Rank,
-    /// What the peer may still send of its bootstrap.
+    /// Reads the bootstrap messages that the peer may still send.
     pub rest: BootstrapRest,
-    /// What the kernel has not taken yet of this rank's own.
+    /// Bytes that this rank has sent and the kernel has not taken yet.
     pub unsent: Vec<u8>,
 }
 

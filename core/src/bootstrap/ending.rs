@@ -49,7 +49,7 @@ impl EndBarrier {
     }
 }
 
-/// What a neighbour sends of the bootstrap after this rank has left it.
+/// Reads the bootstrap messages that a neighbour still sends after this rank has left.
 #[derive(Debug)]
 pub struct BootstrapRest {
     frames: Frames,

@@ -438,7 +438,7 @@ impl Task for Round {
 }
 
 impl Round {
-    /// Hears what the neighbours of a ring that is not needed still say of their bootstrap.
+    /// Reads the last bootstrap messages of the neighbours where no ring is needed.
     fn part(&mut self, gossip: &mut Gossip, now: Ns) {
         self.parting.retain_mut(|Neighbour { rank, line, .. }| {
             line.write();

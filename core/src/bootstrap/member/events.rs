@@ -126,7 +126,7 @@ impl Machine for Member {
         let is_complete = self.pending == Pending::End && self.is_complete();
         for (side, rank) in [(Side::Prev, self.prev_rank()), (Side::Next, self.next_rank())] {
             if let Some(neighbour) = self.side(side).filter(|one| one.stream == stream) {
-                // What ends after the bootstrap is for the next owner of the streams to tell.
+                // The failure gossip reports a stream that ends after the bootstrap.
                 neighbour.handed_over |= is_complete;
                 if neighbour.handed_over {
                     return;
