@@ -16,6 +16,8 @@ use crate::transport::LinkFault;
 use crate::transport::socket::link::{Receiver, Sender};
 use crate::types::{CommId, Datatype, JobId, ProxyState, ReduceOp, WaitReason};
 
+mod ended;
+
 /// Rank 0 of 3, with a stream to each of the others, which read nothing.
 fn alone() -> (Engine<Script>, Numbering, Vec<UnixStream>) {
     alone_in(&Recorder::heap())

@@ -1,6 +1,6 @@
 //! A rank's edge of the failure gossip ring, renewed when the next rank has left: it connects to
-//! the rank behind that one. And the connection that tells whether a rank lives whose stream was
-//! reset.
+//! the rank behind that one. And the connection that tells whether a rank lives whose stream ended
+//! without a farewell.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -49,8 +49,8 @@ impl Dialling {
         self.edge(to, now, REFUSED)
     }
 
-    /// Connects to a rank that has not said farewell and whose stream was reset: if its listener is
-    /// gone, so is the rank.
+    /// Connects to a rank that has not said farewell and whose stream ended: if its listener is gone,
+    /// so is the rank.
     pub(super) fn probe(&self, to: Rank, now: Ns) -> Edge {
         self.edge(to, now, Duration::ZERO)
     }

@@ -209,13 +209,13 @@ impl Gossip {
         is_new
     }
 
-    /// Handles the loss of a peer: the stream to or from a neighbour ended, a peer's lock shows
-    /// that it is dead, or its listener refuses connections.
+    /// Handles the loss of a peer: its lock shows that it is dead, or its stream ended and its
+    /// listener refuses connections.
     ///
     /// It is a death unless the peer said farewell. A rank that leaves ignores it, because the
     /// ranks that stay close their streams to it.
     pub fn lost(&mut self, peer: Rank, now: Ns) {
-        if peer == self.me || self.lives[peer.index()] != Life::Lives || self.is_leaving() {
+        if !self.is_with(peer) {
             return;
         }
         let text = format!("the process of rank {peer} ended without leaving the communicator");
@@ -225,7 +225,7 @@ impl Gossip {
     /// The stream of a ring neighbour has ended because its host does not answer. Nobody can tell
     /// whether the rank lives; those that are reached go on without it, as if it were dead.
     pub fn unreachable(&mut self, peer: Rank, now: Ns) {
-        if peer == self.me || self.lives[peer.index()] != Life::Lives || self.is_leaving() {
+        if !self.is_with(peer) {
             return;
         }
         let text = format!("the host of rank {peer} does not answer: it is down, or the network is cut");
@@ -418,6 +418,12 @@ impl Gossip {
     #[must_use]
     pub fn has_died(&self, rank: Rank) -> bool {
         self.lives[rank.index()] == Life::Died
+    }
+
+    /// Whether the end of a stream to a peer needs an explanation: neither has it left or died, nor
+    /// does this rank leave.
+    pub(super) fn is_with(&self, peer: Rank) -> bool {
+        peer != self.me && self.lives[peer.index()] == Life::Lives && !self.is_leaving()
     }
 
     /// Whether this rank has said farewell.

@@ -131,7 +131,7 @@ struct Round {
     /// because this rank has become their next one.
     mending: Option<(Dialling, Arc<Arrivals>)>,
     edge: Option<Edge>,
-    /// To the ranks whose streams were reset.
+    /// To the ranks whose streams ended without a farewell.
     probes: Vec<Edge>,
     owner: Box<dyn Owner>,
     is_told: bool,
@@ -389,12 +389,14 @@ impl Task for Round {
             });
             match ended {
                 Some(End::Silent) => gossip.unreachable(*rank, now),
-                Some(End::Closed) if *tells => gossip.lost(*rank, now),
-                Some(End::Reset) if *tells => {
+                // Not only a process that ends closes its streams: what lies between two hosts does.
+                Some(End::Closed) if *tells && gossip.is_with(*rank) => {
                     let dialling = self.mending.as_ref().map(|(dialling, _)| dialling);
-                    self.probes.extend(dialling.map(|dialling| dialling.probe(*rank, now)));
+                    let is_probed = self.probes.iter().any(|probe| probe.to() == *rank);
+                    let probe = dialling.filter(|_| !is_probed).map(|dialling| dialling.probe(*rank, now));
+                    self.probes.extend(probe);
                 }
-                Some(End::Closed | End::Reset) | None => {}
+                Some(End::Closed) | None => {}
             }
         }
         self.part(gossip, now);
@@ -474,7 +476,7 @@ impl Round {
         self.locals.retain(|_| ended.next().is_none_or(|(is_dead, has_left)| !is_dead && !has_left));
     }
 
-    /// Finds out whether the ranks live whose streams were reset; returns when to look again.
+    /// Finds out whether the ranks live whose streams ended; returns when to look again.
     ///
     /// Who lives accepts the connection, which is closed at once: it is the previous rank, which
     /// connects anew, or the next one, to which [`mend`](Self::mend) connects.

@@ -23,18 +23,15 @@ pub(crate) struct Line<F: AsFd> {
     rest: Option<BootstrapRest>,
     input: Vec<u8>,
     output: VecDeque<u8>,
-    /// Whether a write was told of a reset, which the kernel tells once.
-    was_reset: bool,
 }
 
 /// How a stream ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
-    /// The other side closed it, or its kernel did.
+    /// The other side closed or reset it, or its kernel did, or something between the hosts: its
+    /// process may have died, or the stream was given up, as by a kernel whose messages nobody
+    /// acknowledges.
     Closed,
-    /// The other host reset it. It knows nothing of the stream: its process has died, or it has
-    /// given the stream up, as a kernel does whose messages nobody acknowledges.
-    Reset,
     /// The other host has not answered for long.
     Silent,
 }
@@ -61,7 +58,7 @@ impl<F: AsFd> std::fmt::Debug for Line<F> {
 impl<F: AsFd> Line<F> {
     pub(crate) fn new(stream: F) -> Self {
         let (input, output) = (Vec::new(), VecDeque::new());
-        Self { stream: Some(stream), rest: None, input, output, was_reset: false }
+        Self { stream: Some(stream), rest: None, input, output }
     }
 
     /// A stream that was a bootstrap's: its lines come after what that still has to say, on both
@@ -119,8 +116,6 @@ impl<F: AsFd> Line<F> {
                 Err(Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH) => {
                     return self.end(End::Silent);
                 }
-                Err(Errno::CONNRESET) => return self.end(End::Reset),
-                Ok(_) | Err(_) if self.was_reset => return self.end(End::Reset),
                 Ok(_) | Err(_) => return self.end(End::Closed),
             }
             if !self.hear(&mut hear) {
@@ -170,10 +165,7 @@ impl<F: AsFd> Line<F> {
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR) => {}
                 // The read path detects and reports the end of the stream.
-                Err(errno) => {
-                    self.was_reset |= errno == Errno::CONNRESET;
-                    self.output.clear();
-                }
+                Err(_) => self.output.clear(),
             }
         }
     }

@@ -140,8 +140,16 @@ pub(super) fn bad_pairs(
 /// stream is held up by the network.
 pub(super) fn slow(job: &Snapshot, known: &[CommId]) -> Vec<Verdict> {
     let comms = job.ranks.iter().flat_map(|rank| &rank.comms).filter(|row| !known.contains(&row.id));
-    let comms: BTreeSet<CommId> = comms.filter(|row| is_overdue(row)).map(|row| row.id).collect();
+    let overdue = comms.filter(|row| is_overdue(row) && !is_for_absent(job, row));
+    let comms: BTreeSet<CommId> = overdue.map(|row| row.id).collect();
     comms.into_iter().filter_map(|comm| of_comm(job, comm)).collect()
+}
+
+/// Whether most of the time that the operation under way has taken was a wait for ranks that have
+/// not called it: that is no fault of the network.
+fn is_for_absent(job: &Snapshot, row: &CommSnapshot) -> bool {
+    let waits = job.blocked_on.iter().filter(|one| one.comm == row.id && !one.missing.is_empty());
+    waits.map(|one| one.since_ns).max().is_some_and(|since_ns| since_ns >= row.op.age_ns / 2)
 }
 
 /// Whether the operation under way has taken many times as long as it takes usually: then those

@@ -574,25 +574,3 @@ fn who_is_busy_in_another_communicator_is_not_in_user_code() {
     job.ranks[2].comms[0].p2p = Some(recv);
     check(&job, &[(Class::NotJoined, Reason::Elsewhere, &[2], Standing::Suspect)]);
 }
-
-#[test]
-fn an_operation_that_moves_is_suspect_once_it_takes_far_longer_than_usual_on_a_held_up_stream() {
-    let moves = |lasted_s: &[u64], p50_ns, busy_pct| {
-        let mut job = job(&[]);
-        let socket = SocketSnapshot { busy_pct, ..SocketSnapshot::default() };
-        let link = LinkSnapshot { peer: Some(Rank(1)), sockets: vec![socket], ..LinkSnapshot::default() };
-        let row = &mut job.ranks[0].comms[0];
-        let past = |s: &u64| PastOp { ended_ns: s * SECOND, ..PastOp::default() };
-        (row.links, row.history.ops, row.op.p50_ns) =
-            (vec![link], lasted_s.iter().map(past).collect(), p50_ns);
-        job
-    };
-    let slow = [(Class::Link, Reason::Throttled, &[0, 1][..], Standing::Suspect)];
-    // It has taken 3 s so far.
-    check(&moves(&[], 0, 90), &[]);
-    check(&moves(&[0, 0], 0, 90), &slow);
-    check(&moves(&[0, 1], 0, 90), &[]);
-    check(&moves(&[0, 9], SECOND / 2, 90), &slow);
-    check(&moves(&[0, 9], SECOND, 90), &[]);
-    check(&moves(&[0, 0], SECOND / 2, 40), &[]);
-}

@@ -440,6 +440,7 @@ fn a_question_is_answered_by_what_was_called_and_kept_for_what_will_be() {
         ring.ranks[0].ask(Rank(2), call(CollKind::Broadcast, 5, 0, 4));
         (0..15).for_each(|_| ring.step());
         let kept = ring.ranks[2].take_asked().len();
+        assert_eq!(ring.ranks[2].tick(ring.now).is_some(), kept > 0, "it is looked at again");
         // Called just before the driver could know of the question.
         ring.ranks[2].called(later.to_vec());
         (0..100).for_each(|_| ring.step());

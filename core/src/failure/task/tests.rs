@@ -78,25 +78,29 @@ fn the_longest_line_is_written() {
 }
 
 #[test]
-fn a_rank_whose_stream_was_reset_has_died_only_if_nobody_listens_there_any_more() {
-    let door = TcpListener::bind(here(0)).unwrap();
-    // The kernel connects; the process is busy.
-    let there = TcpListener::bind(here(0)).unwrap();
-    let stream = std::net::TcpStream::connect(door.local_addr().unwrap()).unwrap();
-    stream.set_nonblocking(true).unwrap();
-    let (theirs, _) = door.accept().unwrap();
-    let ring = RingStream {
-        fd: Fd::from(std::os::fd::OwnedFd::from(stream)),
-        rest: BootstrapRest::new(Frames::new(64), true),
-        peer: Rank(1),
-        unsent: Vec::new(),
-    };
-    let task = start(0xc1, vec![here(1), there.local_addr().unwrap()], [None, Some(ring)]);
-    socket2::SockRef::from(&theirs).set_linger(Some(Duration::ZERO)).unwrap();
-    drop(theirs);
-    assert_eq!(decided(&task, Duration::from_millis(300)), None);
-    drop(there);
-    assert_eq!(decided(&task, Duration::from_secs(20)), Some((Trouble::Died, Rank(1))));
+fn a_rank_whose_stream_ended_has_died_only_if_nobody_listens_there_any_more() {
+    for (comm, is_reset) in [(0xc1, true), (0xc6, false)] {
+        let door = TcpListener::bind(here(0)).unwrap();
+        // The kernel connects; the process is busy.
+        let there = TcpListener::bind(here(0)).unwrap();
+        let stream = std::net::TcpStream::connect(door.local_addr().unwrap()).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let (theirs, _) = door.accept().unwrap();
+        let ring = RingStream {
+            fd: Fd::from(std::os::fd::OwnedFd::from(stream)),
+            rest: BootstrapRest::new(Frames::new(64), true),
+            peer: Rank(1),
+            unsent: Vec::new(),
+        };
+        let task = start(comm, vec![here(1), there.local_addr().unwrap()], [None, Some(ring)]);
+        if is_reset {
+            socket2::SockRef::from(&theirs).set_linger(Some(Duration::ZERO)).unwrap();
+        }
+        drop(theirs);
+        assert_eq!(decided(&task, Duration::from_millis(300)), None);
+        drop(there);
+        assert_eq!(decided(&task, Duration::from_secs(20)), Some((Trouble::Died, Rank(1))));
+    }
 }
 
 /// A stream to rank 1, which has not left the bootstrap, and its end.

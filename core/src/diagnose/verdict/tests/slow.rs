@@ -82,3 +82,32 @@ fn one_that_is_busy_while_the_others_wait_is_slow_however_seldom_it_is_last() {
     job.ranks[2].facts = ProcessFacts { run_delay_pct: 50, ..ProcessFacts::default() };
     assert_eq!(check(&job, &expect)[0].side, Side::Machine);
 }
+
+#[test]
+fn an_operation_that_moves_is_suspect_once_it_takes_far_longer_than_usual_on_a_held_up_stream() {
+    let moves = |lasted_s: &[u64], p50_ns, busy_pct| {
+        let mut job = job(&[]);
+        let socket = SocketSnapshot { busy_pct, ..SocketSnapshot::default() };
+        let link = LinkSnapshot { peer: Some(Rank(1)), sockets: vec![socket], ..LinkSnapshot::default() };
+        let row = &mut job.ranks[0].comms[0];
+        let past = |s: &u64| PastOp { ended_ns: s * SECOND, ..PastOp::default() };
+        (row.links, row.history.ops, row.op.p50_ns) =
+            (vec![link], lasted_s.iter().map(past).collect(), p50_ns);
+        job
+    };
+    let slow = [(Class::Link, Reason::Throttled, &[0, 1][..], Standing::Suspect)];
+    // It has taken 3 s so far.
+    check(&moves(&[], 0, 90), &[]);
+    check(&moves(&[0, 0], 0, 90), &slow);
+    check(&moves(&[0, 1], 0, 90), &[]);
+    check(&moves(&[0, 9], SECOND / 2, 90), &slow);
+    check(&moves(&[0, 9], SECOND, 90), &[]);
+    check(&moves(&[0, 0], SECOND / 2, 40), &[]);
+    // Of 1.6 s, most was a wait for a rank that has not called it, or less than half.
+    for (since_ms, expect) in [(900, &[][..]), (700, &slow)] {
+        let mut job = moves(&[0, 0], 0, 90);
+        job.ranks[0].comms[0].op.age_ns = 1_600_000_000;
+        job.blocked_on = vec![blocked(&[2], &[], &[0, 1, 3], since_ms * 1_000_000)];
+        check(&job, expect);
+    }
+}

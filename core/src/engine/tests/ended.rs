@@ -1,0 +1,105 @@
+//! What a communicator's row keeps of collectives that have ended.
+
+use super::*;
+use crate::clock;
+use crate::collective::OwnedTerms;
+use crate::memory::Borrowed;
+
+/// One of two ranks, with a stream to and from the other.
+struct One {
+    engine: Engine<Script>,
+    numbers: Numbering,
+    recorder: Arc<Recorder>,
+}
+
+impl One {
+    fn both() -> [Self; 2] {
+        let topology = Arc::new(Topology::new(&[0, 1], 1));
+        let mut all = [0, 1].map(|rank| {
+            let recorder = Recorder::heap();
+            let (me, name) = (Rank(rank), "test");
+            let info = CommInfo { id: CommId(1), job: JobId(1), name, rank: me, nranks: 2, world: me };
+            let row = recorder.comm(info);
+            let engine = Engine::new(me, Arc::clone(&topology), Pool::new(8), row, Script::default());
+            Self { engine, numbers: Numbering::default(), recorder }
+        });
+        for (from, to) in [(0, 1), (1, 0)] {
+            let ends = <[UnixStream; 2]>::from(UnixStream::pair().unwrap()).map(|end| {
+                end.set_nonblocking(true).unwrap();
+                vec![Arc::new(Fd::new(end.into()))]
+            });
+            let [out, input] = ends;
+            let (id, why) = (LaneId::pair(ChannelId(0), Rank(to)), TransportReason::OtherHost);
+            let link = SendLink::Socket(Box::new(Sender::new(out, Rank(to))));
+            all[from as usize].engine.add_sender(id, link, why);
+            let link = RecvLink::Socket(Box::new(Receiver::new(input, Rank(from))));
+            all[to as usize].engine.add_receiver(Lane { from: Rank(from), id }, link, why);
+        }
+        all
+    }
+
+    /// Calls a collective at a time. The caller keeps the buffers and counts until it has ended.
+    fn call(&mut self, request: Request, counts: Option<&OwnedTerms>, buffers: (&[u8], &mut [u8]), at: Raw) {
+        let (me, (input, output)) = (self.engine.me, buffers);
+        // SAFETY: the tests keep their counts longer than the operations.
+        let terms = counts.map(|counts| unsafe { Borrowed::new(counts.terms()) });
+        let sizing = terms.as_deref().map_or(request, |terms| terms.sizing(&request));
+        let shape = select::select(&self.engine.topology, me, &sizing, None);
+        let descriptor = self.numbers.describe(me, &request, 0);
+        let plan = Plan::Generated { request, shape, me, terms };
+        // SAFETY: the tests keep their buffers longer than the operations.
+        let input = unsafe { View::new(input.as_ptr(), input.len()) };
+        // SAFETY: as above.
+        let output = unsafe { ViewMut::new(output.as_mut_ptr(), output.len()) };
+        self.engine.submit(request.kind, || Op::new(plan, descriptor, input, output), None, at).unwrap();
+    }
+
+    /// Moves what it can at a time; returns whether all has ended.
+    fn turn(&mut self, at: Raw) -> bool {
+        while self.engine.turn(&|| at) == Progress::Advanced {}
+        self.engine.under_way().is_none()
+    }
+}
+
+const fn request(kind: CollKind, count: u64, uneven: bool) -> Request {
+    Request { kind, dtype: Datatype::U8, op: ReduceOp::Sum, root: Rank(1), count, uneven }
+}
+
+#[test]
+fn a_collective_of_unequal_blocks_counts_as_one_of_mean_blocks() {
+    let counts = OwnedTerms::new(None, [Some(&[1000, 24]), None]);
+    let (inputs, mut outputs) = ([vec![1; 1000], vec![2; 24]], [[0; 1024]; 2]);
+    let mut all = One::both();
+    for ((one, input), output) in all.iter_mut().zip(&inputs).zip(&mut outputs) {
+        one.call(request(CollKind::AllGather, 1024, true), Some(&counts), (input, output), Raw(0));
+    }
+    while !all.iter_mut().fold(true, |ended, one| one.turn(Raw(0)) && ended) {}
+    for one in &all {
+        let kept = one.recorder.reader().histograms().unwrap();
+        let kept = kept.iter().map(|of| (of.kind, of.sum_bytes));
+        assert_eq!(kept.collect::<Vec<_>>(), [(CollKind::AllGather, 512)]);
+    }
+}
+
+#[test]
+fn a_collective_lasts_from_its_call_and_waits_from_when_that_was_noted() {
+    let at = |second: u64| Raw((second as f64 * 1e9 / clock::scale().ns_per_tick()) as u64);
+    let [mut reader, mut root] = One::both();
+    let mut outputs = [[0; 16]; 2];
+    let broadcast = request(CollKind::Broadcast, 16, false);
+    reader.call(broadcast, None, (&[], &mut outputs[0]), at(1));
+    assert!(!reader.turn(at(1)));
+    reader.engine.note_waits(at(2));
+    root.call(broadcast, None, (&[7; 16], &mut outputs[1]), at(5));
+    assert!(root.turn(at(5)) && reader.turn(at(5)));
+    // Nothing was under way for five seconds.
+    root.call(broadcast, None, (&[7; 16], &mut outputs[1]), at(10));
+    reader.call(broadcast, None, (&[], &mut outputs[0]), at(10));
+    assert!(root.turn(at(10)) && reader.turn(at(12)));
+    let seconds = |ns: u64| ns.div_ceil(1_000_000) / 1000;
+    let kept = reader.recorder.reader().histograms().unwrap();
+    assert_eq!(kept.iter().map(|of| seconds(of.sum_ns)).collect::<Vec<_>>(), [4 + 2]);
+    let snapshot = reader.recorder.reader().snapshot().unwrap();
+    let waited = snapshot.comms[0].history.ops.iter().map(|op| seconds(op.waited_ns));
+    assert_eq!(waited.collect::<Vec<_>>(), [3, 0]);
+}
