@@ -12,6 +12,7 @@
 //! | [`drawn`] | one drawn instance of a scenario, and the result it must have |
 //! | [`processes`], [`simulated`] | running instances, on processes and in the simulator |
 //! | [`groups`] | the same for jobs of several communicators, in the simulator and on processes |
+//! | [`size`] | whether tests run at their long size |
 //! | [`scripts`], [`steps`] | scenarios with the steps of every rank: the files, and the steps |
 //! | [`conduct`], [`said`] | running them on processes; what a rank said, and what it must say |
 //! | [`covering`] | covering arrays: few rows of settings that have all pairs of them |
@@ -59,6 +60,7 @@ pub mod said;
 pub mod scenario;
 pub mod scripts;
 pub mod simulated;
+pub mod size;
 pub mod steps;
 pub mod traces;
 pub mod truth;

@@ -14,6 +14,7 @@ use ccl::seed::Seed;
 use ccl::snapshot::{Class, Snapshot};
 use ccl_tests::job::until;
 use ccl_tests::programs::{launcher, program};
+use ccl_tests::size::is_long;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -99,8 +100,7 @@ fn wrong(seen: &Snapshot, nranks: u32) -> Vec<String> {
 
 #[test]
 fn an_inspector_sees_all_ranks_of_a_crowd_from_any_process() {
-    let is_long = ccl::config::environment("TEST_SIZE").as_deref() == Some("long");
-    let (processes, looks) = if is_long { (64, 20) } else { (16, 5) };
+    let (processes, looks) = if is_long() { (64, 20) } else { (16, 5) };
     let nranks = processes * PER;
     let crowd = Crowd::start(processes);
     // A wait is told once it has lasted for a second.

@@ -6,6 +6,7 @@ use ccl_tests::apart::Apart;
 use ccl_tests::cgroup::Cgroup;
 use ccl_tests::fault_table::{ALL, Fault, Round};
 use ccl_tests::matrix::Matrix;
+use ccl_tests::size::is_long;
 
 const NAME: &str = "each_fault_is_told_by_its_class_culprit_and_next_command";
 
@@ -16,8 +17,7 @@ fn is_possible(fault: &Fault) -> bool {
 
 #[test]
 fn each_fault_is_told_by_its_class_culprit_and_next_command() {
-    let is_long = ccl::config::environment("TEST_SIZE").as_deref() == Some("long");
-    let seeds = if is_long { 0..10 } else { 0..1 };
+    let seeds = if is_long() { 0..10 } else { 0..1 };
     // One of them, by hand: `Killed`, with this seed.
     let only = ccl::config::environment("CCL_TEST_FAULT");
     let faults: Vec<Fault> = ALL.into_iter().filter(is_possible).collect();

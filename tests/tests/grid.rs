@@ -17,6 +17,7 @@ use ccl_tests::matrix::Matrix;
 use ccl_tests::processes::inspect;
 use ccl_tests::programs::program;
 use ccl_tests::scenario::RunsIn;
+use ccl_tests::size::is_long;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long the others must have waited before a job is asked for what it says: longer than a rank
@@ -136,7 +137,7 @@ fn carry_out(drawn: &Drawn, wrong: &mut Vec<String>, matrix: &mut Matrix) {
 #[test]
 fn a_rank_that_deviates_in_one_of_its_groups_is_named_with_that_group() {
     let scenarios = of(RunsIn::Processes);
-    let seeds = if ccl::config::environment("TEST_SIZE").as_deref() == Some("long") { 0..80 } else { 0..10 };
+    let seeds = if is_long() { 0..80 } else { 0..10 };
     let (mut wrong, mut matrices) = (Vec::new(), [Matrix::default(), Matrix::default()]);
     for seed in seeds.clone() {
         let drawn = Drawn::new(&Seed(seed).one_of(&scenarios), seed, Some([2; 3]));

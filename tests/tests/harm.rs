@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ccl::clock;
-use ccl::config::environment;
 use ccl::seed::Seed;
 use ccl_tests::hosts::Hosts;
 use ccl_tests::job::PATIENCE;
 use ccl_tests::perf::{KINDS, Ranks};
 use ccl_tests::programs::text;
 use ccl_tests::relay::{Harm, Relays, Run};
+use ccl_tests::size::is_long;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// What happens when a message comes.
@@ -183,15 +183,10 @@ fn who_is_named_is_read_from_an_error() {
     assert_eq!(named, [0, 1, 2, 5, 7, 10]);
 }
 
-fn is_long() -> bool {
-    environment("TEST_SIZE").is_some_and(|size| size == "long")
-}
-
 /// The harms to a kind, of which a run without harm has so many messages between hosts, or takes
 /// so long on one.
 fn cases(plain: &Case, messages: u64, time: Duration, draw: &mut Seed) -> Vec<Case> {
     const MOMENTS: u32 = 40;
-    let is_long = is_long();
     let mut cases = Vec::new();
     let mut add = |what: What, when: When, draw: &mut Seed| {
         let (victim, seed) = (draw.below(plain.nranks.into()) as u32, draw.below(u64::MAX));
@@ -199,11 +194,11 @@ fn cases(plain: &Case, messages: u64, time: Duration, draw: &mut Seed) -> Vec<Ca
     };
     for what in What::ALL {
         let drawn = 1 + draw.below(messages);
-        for at in if is_long { 1..=messages } else { drawn..=drawn } {
+        for at in if is_long() { 1..=messages } else { drawn..=drawn } {
             add(what, When::Message(at), draw);
         }
         let drawn = draw.below(MOMENTS.into()) as u32;
-        for at in if is_long { 0..=MOMENTS } else { drawn..=drawn } {
+        for at in if is_long() { 0..=MOMENTS } else { drawn..=drawn } {
             if what.is_of_rank() {
                 add(what, When::After(time * at / MOMENTS), draw);
             }

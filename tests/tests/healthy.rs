@@ -11,6 +11,7 @@ use ccl::snapshot::{Snapshot, Standing};
 use ccl_tests::apart::Apart;
 use ccl_tests::job::{Job, Line, PATIENCE, Worker};
 use ccl_tests::programs::text;
+use ccl_tests::size::is_long;
 
 const RANKS: u32 = 8;
 
@@ -59,8 +60,7 @@ fn ends(job: &Job) -> bool {
 #[test]
 fn a_job_that_is_well_is_never_told_as_stalled() {
     let Some(hosts) = Apart::for_test("a_job_that_is_well_is_never_told_as_stalled") else { return };
-    let is_long = ccl::config::environment("TEST_SIZE").as_deref() == Some("long");
-    let (bursts, pause_ms, stall_after) = if is_long { (1000, 20_000, "30") } else { (12, 6_000, "9") };
+    let (bursts, pause_ms, stall_after) = if is_long() { (1000, 20_000, "30") } else { (12, 6_000, "9") };
     let mut setting = hosts.setting(RANKS);
     setting.variables.push(("CCL_STALL_AFTER".into(), stall_after.into()));
     setting.steps = (0..RANKS).map(|rank| steps(rank, bursts, pause_ms)).collect();
@@ -70,7 +70,7 @@ fn a_job_that_is_well_is_never_told_as_stalled() {
     job.workers.iter().for_each(|worker| worker.takes(1).expect("it begins"));
     let (mut looks, mut suspected) = (0, 0);
     let mut wrong = Vec::new();
-    let end = clock::now().after(if is_long { 40 * PATIENCE } else { 2 * PATIENCE });
+    let end = clock::now().after(if is_long() { 40 * PATIENCE } else { 2 * PATIENCE });
     while !job.workers.iter().all(Worker::has_ended) {
         assert!(clock::now() < end, "the job does not end: {wrong:#?}");
         let output = hosts.inspect(looks % 2, &["snapshot", "--json"]);

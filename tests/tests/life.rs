@@ -9,14 +9,14 @@ use std::sync::{Mutex, PoisonError};
 
 use ccl_tests::job::Transport;
 use ccl_tests::life::{Life, Name};
+use ccl_tests::size::is_long;
 
 /// One job at a time: ranks that outnumber the processors by far are late for other reasons.
 static ONE: Mutex<()> = Mutex::new(());
 
 fn check(suite: &str, name: Name) {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_long = ccl::config::environment("TEST_SIZE").as_deref() == Some("long");
-    let seeds = if is_long { 1..21 } else { 1..4 };
+    let seeds = if is_long() { 1..21 } else { 1..4 };
     let (mut wrong, mut table, mut cases) = (Vec::new(), BTreeMap::<_, u32>::new(), 0);
     for transport in [Transport::Shm, Transport::Socket, Transport::Mixed] {
         for seed in seeds.clone() {

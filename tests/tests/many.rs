@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use ccl::config::environment;
 use ccl_tests::processes::inspect;
 use ccl_tests::programs::program;
+use ccl_tests::size::is_long;
 use serde_json::Value;
 
 const RANKS: u32 = 8;
@@ -55,8 +55,7 @@ fn run(way: &str, cycles: u32) -> Vec<Vec<Value>> {
 
 #[test]
 fn one_more_communicator_takes_a_little_memory_and_nothing_else() {
-    let is_long = environment("TEST_SIZE").is_some_and(|size| size == "long");
-    let cycles = if is_long { 1000 } else { 100 };
+    let cycles = if is_long() { 1000 } else { 100 };
     check("split", cycles);
     check("ids", cycles);
 }
@@ -91,7 +90,7 @@ fn check(way: &str, cycles: u32) {
 #[test]
 fn communicators_come_and_go_beside_readers_that_see_their_own_job_whole() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    let count = if environment("TEST_SIZE").is_some_and(|size| size == "long") { "2000" } else { "200" };
+    let count = if is_long() { "2000" } else { "200" };
     let mut jobs = ["1", "2"].map(|seed| start(&["churn", count, seed], folder.path(), seed));
     let pids = jobs.each_ref().map(|job| job.iter().map(Child::id).collect::<BTreeSet<_>>());
     let (mut seen, mut wrong) = ([0; 2], Vec::new());

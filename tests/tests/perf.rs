@@ -5,12 +5,12 @@
 use std::collections::BTreeSet;
 use std::process::{Command, Output};
 
-use ccl::config::environment;
 use ccl_tests::covering;
 use ccl_tests::hosts::Hosts;
 use ccl_tests::perf::{KINDS, Ranks};
 use ccl_tests::programs::{program, text};
 use ccl_tests::relay::{self, Relays};
+use ccl_tests::size::is_long;
 
 const TYPES: [&str; 12] = [
     "int8", "uint8", "int32", "uint32", "int64", "uint64", "half", "float", "double", "bfloat16", "f8e4m3",
@@ -68,10 +68,6 @@ fn fit(row: &covering::Begun) -> bool {
     (is(&["all_reduce", "reduce_scatter", "reduce", "reduce_scatterv"]) || is_first(row[2]))
         && (is(&["broadcast", "reduce", "gather", "scatter"]) || is_first(row[9]))
         && (kind != "send_recv" || row[7].is_none_or(|mode| !MODES[mode].starts_with("-G")))
-}
-
-fn is_long() -> bool {
-    environment("TEST_SIZE").is_some_and(|size| size == "long")
 }
 
 impl Run {

@@ -2,14 +2,14 @@
 //! reports at the end, and how soon. CI size; `soak` and TEST_SIZE=long run the long one.
 #![expect(clippy::print_stdout, reason = "a test that shows its matrix")]
 
-use ccl::config::environment;
 use ccl_tests::conduct::carry_out_all;
 use ccl_tests::hosts::Hosts;
 use ccl_tests::scripts::{Instance, Network, all};
+use ccl_tests::size::is_long;
 
 /// Runs every script on a network, prints the matrix, and fails with all errors.
 fn check(suite: &str, network: Network, hosts: Option<&Hosts>) {
-    let seeds = if environment("TEST_SIZE").is_some_and(|size| size == "long") { 1..21 } else { 1..6 };
+    let seeds = if is_long() { 1..21 } else { 1..6 };
     let scripts = all();
     let each = |seed| scripts.iter().map(move |script| Instance::new(script, network, seed));
     let instances: Vec<Instance> = seeds.clone().flat_map(each).collect();

@@ -7,12 +7,12 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use ccl::clock;
-use ccl::config::environment;
 use ccl::diagnose::Lateness;
 use ccl::seed::Seed;
 use ccl::types::Rank;
 use ccl_tests::job::PATIENCE;
 use ccl_tests::programs::{program, text};
+use ccl_tests::size::is_long;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -131,9 +131,8 @@ impl Drop for Job {
 
 #[test]
 fn the_drawn_rank_is_named_from_the_living_job_and_from_its_files() {
-    let is_long = environment("TEST_SIZE").is_some_and(|size| size == "long");
     let mut told = String::new();
-    for seed in 1..=if is_long { 20 } else { 3 } {
+    for seed in 1..=if is_long() { 20 } else { 3 } {
         let draw = Draw::of(seed);
         let mut job = Job::start(&draw);
         let late = job.after(0);

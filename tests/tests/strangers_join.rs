@@ -19,6 +19,7 @@ use ccl::config::environment;
 use ccl::{Communicator, ReduceOp, clock};
 use ccl_tests::other_user::UID;
 use ccl_tests::rotel::free_port;
+use ccl_tests::size::is_long;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use tempfile::TempDir;
 
@@ -101,8 +102,7 @@ fn two_jobs_with_one_file_are_right_or_refused_and_never_mixed() {
 ///
 /// `place` gives the variables of the place, and the name that a refusal must contain.
 fn two_jobs_meet(place: impl Fn(&Path) -> (Vec<(&'static str, String)>, String)) {
-    let long = environment("TEST_SIZE").is_some_and(|size| size == "long");
-    let rounds = if long { 40 } else { 5 };
+    let rounds = if is_long() { 40 } else { 5 };
     let (mut right, mut refused) = (0, 0);
     for round in 0..rounds {
         let folder = tempfile::tempdir().unwrap();

@@ -271,7 +271,8 @@ impl Root {
             match message {
                 Some(message) => self.message(stream, rank, message, io),
                 None => {
-                    let text = format!("rank {rank} said something to the root that makes no sense");
+                    let text =
+                        format!("rank {rank} said something to the bootstrap root that makes no sense");
                     self.turn_away(stream, Fault::new(ErrorKind::System, &[rank], text), io);
                 }
             }

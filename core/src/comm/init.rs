@@ -330,19 +330,17 @@ fn start_gossip(
     Neighbours { ring, locals, post, mending }: Neighbours,
     owner: Owning,
 ) -> Result<Arc<GossipTask>> {
-    let mut gossip = Gossip::new(rank, nranks);
-    let ring = match ring {
+    let (ring, ended) = match ring {
         Some(RingStreams { next, prev }) => {
-            for (stream, neighbour) in [(&next, rank.0 + 1), (&prev, rank.0 + nranks - 1)] {
-                if stream.is_none() && mending.is_some() {
-                    gossip.lost(Rank(neighbour % nranks), clock::now());
-                }
-            }
-            [next, prev]
+            let sides = [(&next, rank.0 + 1), (&prev, rank.0 + nranks - 1)];
+            let ended = sides.into_iter().filter(|(stream, _)| stream.is_none());
+            let ended = ended.map(|(_, neighbour)| Rank(neighbour % nranks)).collect();
+            ([next, prev], ended)
         }
-        None => [None, None],
+        None => ([None, None], Vec::new()),
     };
-    let ways = Ways { locals, post, ring, mending };
+    let ways = Ways { locals, post, ring, ended, mending };
+    let gossip = Gossip::new(rank, nranks);
     GossipTask::start(&Service::get()?, gossip, rank, ways, Box::new(owner))
 }
 

@@ -18,6 +18,9 @@ use crate::types::{CommId, JobId, Rank};
 /// How long a rank's listener must refuse connections before the rank counts as dead. Its farewell
 /// may come by another way and take longer.
 const REFUSED: Duration = Duration::from_millis(500);
+/// The same where its connections are closed at once, not refused: what lies between the hosts may
+/// accept them for a process that is gone. A listener with many visitors also closes some.
+const CLOSED: Duration = Duration::from_secs(3);
 /// How long one attempt may take. A stopped process has not died, so the rank is tried again.
 const TRY: Duration = Duration::from_secs(60);
 
@@ -79,7 +82,9 @@ impl Edge {
     pub(super) fn turn(&mut self, now: Ns) -> Result<Option<Fd>> {
         match self.connecting.streams(now) {
             Ok(streams) => {
-                if self.connecting.refused_since().is_some_and(|since| now.since(since) >= self.refused) {
+                let lasts = |since: Option<Ns>, limit| since.is_some_and(|since| now.since(since) >= limit);
+                let is_refused = lasts(self.connecting.refused_since(), self.refused);
+                if is_refused || lasts(self.connecting.ended_since(), CLOSED) {
                     return Err(Error::new(ErrorKind::Peer, "nobody listens there any more"));
                 }
                 Ok(streams.and_then(|mut streams| streams.pop()).and_then(Arc::into_inner))

@@ -66,6 +66,8 @@ pub(crate) struct Ways {
     pub(crate) post: Arc<Post>,
     /// The streams of a bootstrap's ring, to the next and from the previous rank.
     pub(crate) ring: [Option<RingStream>; 2],
+    /// The ranks to or from which such a stream ended before the gossip began.
+    pub(crate) ended: Vec<Rank>,
     /// How the ring is closed and kept closed; `None`: all ranks are on this host, and need none.
     pub(crate) mending: Option<(Dialling, Arc<Arrivals>)>,
 }
@@ -163,7 +165,7 @@ impl GossipTask {
         service: &Arc<Service>,
         gossip: Gossip,
         me: Rank,
-        Ways { locals, post, ring, mending }: Ways,
+        Ways { locals, post, ring, ended, mending }: Ways,
         owner: Box<dyn Owner>,
     ) -> crate::Result<Arc<Self>> {
         let state = Arc::new((Mutex::new(State { gossip, flushed: false }), Condvar::new()));
@@ -173,6 +175,8 @@ impl GossipTask {
             Some(Neighbour { side, rank: peer, line: Line::after(fd, rest, unsent), tells: true })
         });
         let (lines, parting) = lines.partition(|_| mending.is_some());
+        let probe = |rank| Some(mending.as_ref()?.0.probe(rank, clock::now()));
+        let probes = ended.into_iter().filter_map(probe).collect();
         let round = Round {
             state: Arc::clone(&state),
             me,
@@ -182,7 +186,7 @@ impl GossipTask {
             post: Arc::clone(&post),
             mending: mending.as_ref().map(|(dialling, arrivals)| (dialling.clone(), Arc::clone(arrivals))),
             edge: None,
-            probes: Vec::new(),
+            probes,
             owner,
             is_told: false,
         };

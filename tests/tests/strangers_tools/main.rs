@@ -21,6 +21,7 @@ use ccl::types::{CommId, JobId, Rank};
 use ccl_tests::measured::{self, Measured};
 use ccl_tests::other_user::{OtherUser, UID};
 use ccl_tests::programs::program;
+use ccl_tests::size::is_long;
 use rustix::fs::{CWD, FileType, Mode, inotify};
 
 /// The most memory that reading any input may take.
@@ -499,7 +500,7 @@ fn very_many_large_files_of_another_user_are_not_read() {
 
 /// The number of repetitions: few in CI.
 fn size() -> usize {
-    if environment("TEST_SIZE").as_deref() == Some("long") { 400 } else { 24 }
+    if is_long() { 400 } else { 24 }
 }
 
 /// Sets the word at `at` of a recorder.

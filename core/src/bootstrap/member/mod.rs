@@ -364,7 +364,8 @@ impl Member {
                 Some(FromRoot::Ping) => io.send(*stream, ToRoot::Pong.encode()),
                 Some(FromRoot::Failed(fault)) => self.fail(fault, io),
                 None => {
-                    let text = format!("the root at {} said something that makes no sense", self.id.root);
+                    let text =
+                        format!("the bootstrap root at {} said something that makes no sense", self.id.root);
                     self.fail(Fault::new(ErrorKind::System, &[], text), io);
                 }
             }
@@ -498,9 +499,9 @@ impl Member {
             match Introduction::decode(block) {
                 Some(introduction) => self.peers.push(introduction),
                 None => {
-                    let rank = Rank(rank as u32);
-                    return self
-                        .blame(Err((rank, format!("rank {rank} introduced itself with nonsense"))), io);
+                    let (me, rank) = (self.rank, Rank(rank as u32));
+                    let text = format!("rank {me} got an introduction of rank {rank} that makes no sense");
+                    return self.blame(Err((rank, text)), io);
                 }
             }
         }

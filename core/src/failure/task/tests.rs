@@ -30,10 +30,21 @@ fn here(port: u16) -> SocketAddr {
 
 /// The gossip of rank 0, with these data listeners and streams of the ring.
 fn start(comm: u64, listeners: Vec<SocketAddr>, ring: [Option<RingStream>; 2]) -> Arc<GossipTask> {
+    start_with(comm, listeners, ring, Vec::new())
+}
+
+/// The same; to or from these ranks such a stream has ended.
+fn start_with(
+    comm: u64,
+    listeners: Vec<SocketAddr>,
+    ring: [Option<RingStream>; 2],
+    ended: Vec<Rank>,
+) -> Arc<GossipTask> {
     let (job, comm, me, nranks) = (JobId(0x2a), CommId(comm), Rank(0), listeners.len() as u32);
     let dialling = Dialling { job, comm, key: Key::from_secret("of this test"), me, bind: None, listeners };
     let post = Post::open(comm, me).unwrap();
-    let ways = Ways { locals: Vec::new(), post, ring, mending: Some((dialling, Arc::default())) };
+    let mending = Some((dialling, Arc::default()));
+    let ways = Ways { locals: Vec::new(), post, ring, ended, mending };
     let service = Service::get().unwrap();
     GossipTask::start(&service, Gossip::new(me, nranks), me, ways, Box::new(Silent)).unwrap()
 }
@@ -103,6 +114,17 @@ fn a_rank_whose_stream_ended_has_died_only_if_nobody_listens_there_any_more() {
     }
 }
 
+#[test]
+fn a_rank_whose_connections_are_accepted_and_closed_for_long_has_died() {
+    let door = TcpListener::bind(here(0)).unwrap();
+    let address = door.local_addr().unwrap();
+    // Something accepts for a process that is gone.
+    std::thread::spawn(move || door.incoming().for_each(drop));
+    let task = start_with(0xc7, vec![here(1), address], [None, None], vec![Rank(1)]);
+    assert_eq!(decided(&task, Duration::from_secs(1)), None);
+    assert_eq!(decided(&task, Duration::from_secs(20)), Some((Trouble::Died, Rank(1))));
+}
+
 /// A stream to rank 1, which has not left the bootstrap, and its end.
 fn behind() -> (RingStream, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -133,7 +155,8 @@ fn where_no_ring_is_needed_its_streams_end_when_the_neighbour_has_left_the_boots
     for (comm, fails) in [(0xc4, false), (0xc5, true)] {
         let (ring, mut theirs) = behind();
         let post = Post::open(CommId(comm), Rank(0)).unwrap();
-        let ways = Ways { locals: Vec::new(), post, ring: [Some(ring), None], mending: None };
+        let (ring, ended) = ([Some(ring), None], Vec::new());
+        let ways = Ways { locals: Vec::new(), post, ring, ended, mending: None };
         let service = Service::get().unwrap();
         let gossip = Gossip::new(Rank(0), 2);
         let task = GossipTask::start(&service, gossip, Rank(0), ways, Box::new(Silent)).unwrap();

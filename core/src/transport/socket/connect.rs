@@ -65,6 +65,9 @@ enum Failure {
     Passing(String),
     /// No process listens there. The next try may succeed.
     Refused(String),
+    /// The other end closed the connection before the handshake ended, or something between the
+    /// hosts did. The next try may succeed.
+    Closed(String),
     /// This process or its kernel lacks a resource. It may become available again.
     Lacking(Errno),
     /// No later try can succeed.
@@ -75,6 +78,7 @@ impl From<std::io::Error> for Failure {
     fn from(e: std::io::Error) -> Self {
         match Errno::from_io_error(&e) {
             Some(Errno::CONNREFUSED) => Self::Refused(e.to_string()),
+            Some(Errno::CONNRESET | Errno::PIPE) => Self::Closed(e.to_string()),
             Some(errno) if is_own_limit(errno) => Self::Lacking(errno),
             _ => Self::Passing(e.to_string()),
         }
@@ -84,9 +88,8 @@ impl From<std::io::Error> for Failure {
 impl From<HandshakeError> for Failure {
     fn from(e: HandshakeError) -> Self {
         match e {
-            HandshakeError::Closed | HandshakeError::Deadline | HandshakeError::System(_) => {
-                Self::Passing(e.to_string())
-            }
+            HandshakeError::Closed => Self::Closed(e.to_string()),
+            HandshakeError::Deadline | HandshakeError::System(_) => Self::Passing(e.to_string()),
             e => Self::Final(e),
         }
     }
@@ -99,6 +102,8 @@ struct Dial {
     last: String,
     /// The time since which every try was refused because no process listens there.
     refused: Option<Ns>,
+    /// The time since which every try was refused, or closed before the handshake ended.
+    ended: Option<Ns>,
     /// The resource that the kernel refused this process at the last try.
     lacking: Option<Errno>,
 }
@@ -127,6 +132,7 @@ impl Connecting {
             pause: RETRY_FIRST,
             last: "no answer".to_string(),
             refused: None,
+            ended: None,
             lacking: None,
         };
         let dials = (0..target.streams).map(dial).collect();
@@ -173,6 +179,12 @@ impl Connecting {
     /// The time since which every try of some stream was refused.
     pub(crate) fn refused_since(&self) -> Option<Ns> {
         self.dials.iter().filter_map(|dial| dial.refused).min()
+    }
+
+    /// The time since which every try of some stream was refused, or closed before the handshake
+    /// ended.
+    pub(crate) fn ended_since(&self) -> Option<Ns> {
+        self.dials.iter().filter_map(|dial| dial.ended).min()
     }
 
     /// Whether the reader's kernel has not answered the try under way of some stream. Once it has,
@@ -247,16 +259,20 @@ impl Connecting {
                     error.what = format!("{}: {}", self.place(index), error.what);
                     return Err(self.error(error));
                 }
-                Err(Failure::Passing(why)) => (self.rest(index, why, None, now), false),
+                Err(Failure::Passing(why)) => (self.rest(index, why, [None; 2], now), false),
                 Err(Failure::Lacking(errno)) => {
                     let why = format!("rank {} has {}", self.target.hello.from, lacks(errno).0);
-                    let state = self.rest(index, why, None, now);
+                    let state = self.rest(index, why, [None; 2], now);
                     self.dials[index].lacking = Some(errno);
                     (state, false)
                 }
                 Err(Failure::Refused(why)) => {
-                    let since = self.dials[index].refused.or(Some(now));
-                    (self.rest(index, why, since, now), false)
+                    let Dial { refused, ended, .. } = self.dials[index];
+                    (self.rest(index, why, [refused, ended].map(|since| since.or(Some(now))), now), false)
+                }
+                Err(Failure::Closed(why)) => {
+                    let ended = self.dials[index].ended.or(Some(now));
+                    (self.rest(index, why, [None, ended], now), false)
                 }
             };
             self.dials[index].state = state;
@@ -266,12 +282,13 @@ impl Connecting {
         }
     }
 
-    /// Lets a stream wait before its next try.
-    fn rest(&mut self, index: usize, why: String, refused: Option<Ns>, now: Ns) -> State {
+    /// Lets a stream wait before its next try. The times are those since which every try was
+    /// refused, and since which every try was refused or closed.
+    fn rest(&mut self, index: usize, why: String, [refused, ended]: [Option<Ns>; 2], now: Ns) -> State {
         let dial = &mut self.dials[index];
         let at = now.after(dial.pause);
         dial.pause = (dial.pause * 2).min(RETRY_MOST);
-        (dial.last, dial.refused, dial.lacking) = (why, refused, None);
+        (dial.last, dial.refused, dial.ended, dial.lacking) = (why, refused, ended, None);
         State::Waiting(at)
     }
 
