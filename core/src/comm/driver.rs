@@ -222,7 +222,10 @@ impl Inner {
         let whom = peer.map_or_else(|| "its peers".into(), |peer| format!("rank {peer}"));
         let text = format!("rank {} cannot connect to {whom}: {}", self.rank, error.what);
         let about = peer.unwrap_or(self.rank);
-        self.tell(Report { op, ..Report::new(Trouble::LinkFailed, self.rank, about, text) });
+        // Who waits for this rank waits for that peer in the end.
+        let is_late = error.kind == ErrorKind::Timeout;
+        let trouble = if is_late { Trouble::TimedOut } else { Trouble::LinkFailed };
+        self.tell(Report { op, ..Report::new(trouble, self.rank, about, text) });
         driver.engine.stop(Failure { cause: Cause::External(error), op, peer, channel });
     }
 

@@ -20,7 +20,7 @@ use crate::types::{CommId, JobId, Rank};
 const REFUSED: Duration = Duration::from_millis(500);
 /// The same where its connections are closed at once, not refused: what lies between the hosts may
 /// accept them for a process that is gone. A listener with many visitors also closes some.
-const CLOSED: Duration = Duration::from_secs(3);
+const CLOSED: Duration = Duration::from_millis(1500);
 /// How long one attempt may take. A stopped process has not died, so the rank is tried again.
 const TRY: Duration = Duration::from_secs(60);
 
@@ -41,7 +41,6 @@ pub(crate) struct Dialling {
 pub(super) struct Edge {
     target: Target,
     connecting: Connecting,
-    began: Ns,
     /// How long the listener must refuse connections before the rank counts as dead.
     refused: Duration,
 }
@@ -66,7 +65,7 @@ impl Dialling {
             hello: Hello::new(Purpose::Gossip, self.job, self.comm, self.me, to),
             streams: 1,
         };
-        Edge { connecting: Connecting::new(target.clone(), now, TRY), target, began: now, refused }
+        Edge { connecting: Connecting::new(target.clone(), now, TRY), target, refused }
     }
 }
 
@@ -78,7 +77,8 @@ impl Edge {
     /// Does what can be done without waiting; returns the stream once it is connected.
     ///
     /// # Errors
-    /// The rank no longer listens, or the listener is not a rank of this communicator.
+    /// The rank no longer listens, its connections are closed again and again, or the listener is
+    /// not a rank of this communicator, or no more.
     pub(super) fn turn(&mut self, now: Ns) -> Result<Option<Fd>> {
         match self.connecting.streams(now) {
             Ok(streams) => {
@@ -100,7 +100,7 @@ impl Edge {
     /// Whether the host has answered nothing for as long as a stream may be silent. A stopped
     /// process does not answer either, but its kernel does.
     pub(super) fn is_silent(&self, now: Ns) -> bool {
-        self.connecting.is_unanswered() && now.since(self.began) >= SILENCE
+        self.connecting.unanswered_since().is_some_and(|since| now.since(since) >= SILENCE)
     }
 
     pub(super) fn fds(&self) -> impl Iterator<Item = Interest> + '_ {

@@ -2,10 +2,11 @@
 //! called something else or aborted.
 //!
 //! The bootstrap ring stays open: every rank keeps a stream to the next rank and one from the
-//! previous rank, which the service thread watches. A stream that ends without a farewell means a
-//! death. Messages travel round the ring in both directions, and each rank forwards the messages
-//! that it has not seen, so one missing rank cuts off no other. Messages also go directly to all
-//! peers of the same host, so that several missing ranks cut off none of these. Each rank owns its
+//! previous rank, which the service thread watches. Where one ends without a farewell, the rank
+//! connects once more to find out whether the other one has died. Messages travel round the ring in
+//! both directions, and each rank forwards the messages that it has not seen, so one missing rank
+//! cuts off no other. Messages also go directly to all peers of the same host, so that several
+//! missing ranks cut off none of these. Each rank owns its
 //! *edge* to the next rank: if that rank has left, it connects to the rank behind it, and both send
 //! each other everything they know.
 //!
@@ -209,13 +210,13 @@ impl Gossip {
         is_new
     }
 
-    /// Handles the loss of a peer: its lock shows that it is dead, or its stream ended and its
-    /// listener refuses connections.
+    /// Handles the loss of a peer: its lock shows that it is dead, or nobody answers for it at the
+    /// address of its listener.
     ///
     /// It is a death unless the peer said farewell. A rank that leaves ignores it, because the
     /// ranks that stay close their streams to it.
     pub fn lost(&mut self, peer: Rank, now: Ns) {
-        if !self.is_with(peer) {
+        if !self.is_missed(peer) {
             return;
         }
         let text = format!("the process of rank {peer} ended without leaving the communicator");
@@ -225,7 +226,7 @@ impl Gossip {
     /// The stream of a ring neighbour has ended because its host does not answer. Nobody can tell
     /// whether the rank lives; those that are reached go on without it, as if it were dead.
     pub fn unreachable(&mut self, peer: Rank, now: Ns) {
-        if !self.is_with(peer) {
+        if !self.is_missed(peer) {
             return;
         }
         let text = format!("the host of rank {peer} does not answer: it is down, or the network is cut");
@@ -420,9 +421,9 @@ impl Gossip {
         self.lives[rank.index()] == Life::Died
     }
 
-    /// Whether the end of a stream to a peer needs an explanation: neither has it left or died, nor
-    /// does this rank leave.
-    pub(super) fn is_with(&self, peer: Rank) -> bool {
+    /// Whether the end of a peer would be news: neither has it left or died, nor does this rank
+    /// leave.
+    pub(super) fn is_missed(&self, peer: Rank) -> bool {
         peer != self.me && self.lives[peer.index()] == Life::Lives && !self.is_leaving()
     }
 

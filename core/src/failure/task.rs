@@ -5,10 +5,12 @@
 //! communicators share ([`lines`](super::lines)). The end of such a connection reports a death
 //! without waiting for the ring. Where all ranks are on one host there is no ring.
 
+mod sharing;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+pub(crate) use sharing::Unshared;
+
 use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,7 +19,7 @@ use crate::bootstrap::driver::RingStream;
 use crate::clock::{self, Ns};
 use crate::collective::{Descriptor, Tally};
 use crate::failure::edge::{Dialling, Edge};
-use crate::failure::gossip::{Decision, Gossip, GossipMessage, News, Report, Share, Side, To};
+use crate::failure::gossip::{Decision, Gossip, GossipMessage, News, Report, Side, To};
 use crate::failure::lines::{Post, letter};
 use crate::reactor::{Handle, Interest, Service, Task, Turn};
 use crate::sys::fds::Fd;
@@ -32,8 +34,8 @@ const STEP: Duration = Duration::from_secs(1);
 /// The longest sleep while the last messages are being sent.
 const FLUSH_STEP: Duration = Duration::from_millis(50);
 
-/// How long the last blocks of an attempt may take to arrive once a rank is gone.
-const GRACE: Duration = Duration::from_millis(300);
+/// The least time between two connections to a next rank: something may end each at once.
+const REDIAL: Duration = Duration::from_millis(200);
 
 /// The communicator that a gossip task works for.
 ///
@@ -88,18 +90,6 @@ pub(crate) enum Finished {
     Without(Vec<Rank>),
 }
 
-/// Why the ranks that are left did not tell each other everything.
-pub(crate) enum Unshared {
-    /// One more is gone.
-    Grew,
-    /// They have begun a later attempt, of this number.
-    Behind(u32),
-    /// This rank told this where all tell the same.
-    Differs(Rank, Vec<u8>),
-    /// These have not told anything in time.
-    Without(Vec<Rank>),
-}
-
 /// The communicator's handle of the task: reports what it found and waits for the decision.
 pub(crate) struct GossipTask {
     state: Arc<(Mutex<State>, Condvar)>,
@@ -111,7 +101,7 @@ struct Neighbour {
     side: Side,
     rank: Rank,
     line: Line<Fd>,
-    /// Whether the end of the stream means that the peer died.
+    /// Whether the end of the stream may mean that the peer died.
     ///
     /// For a stream opened after the bootstrap, it does so only once the peer has greeted. The
     /// connecting rank may have dropped the stream as it was opened, because all ranks have
@@ -133,6 +123,8 @@ struct Round {
     /// because this rank has become their next one.
     mending: Option<(Dialling, Arc<Arrivals>)>,
     edge: Option<Edge>,
+    /// The last rank that it began to connect to, and from when on it may begin again.
+    dialled: Option<(Rank, Ns)>,
     /// To the ranks whose streams ended without a farewell.
     probes: Vec<Edge>,
     owner: Box<dyn Owner>,
@@ -186,6 +178,7 @@ impl GossipTask {
             post: Arc::clone(&post),
             mending: mending.as_ref().map(|(dialling, arrivals)| (dialling.clone(), Arc::clone(arrivals))),
             edge: None,
+            dialled: None,
             probes,
             owner,
             is_told: false,
@@ -273,73 +266,6 @@ impl GossipTask {
         self.lock().gossip.gone()
     }
 
-    /// Tells all ranks this rank's block of a round, and waits for none.
-    pub(crate) fn tell(&self, share: Share) {
-        self.lock().gossip.share(share);
-        self.handle.nudge();
-    }
-
-    /// Tells all ranks that an attempt does not leave out this rank's block of a round, and waits
-    /// for theirs, as long as there is time `left`. `lacks` is called with the ranks whose blocks
-    /// have not arrived, again and again. In the first round all tell the same. In the last round,
-    /// what others may have received is awaited a little before one more rank that is gone counts.
-    pub(crate) fn share(
-        &self,
-        share: Share,
-        is_last: bool,
-        left: &mut Duration,
-        lacks: &mut dyn FnMut(&[Rank]),
-    ) -> Result<Vec<Vec<u8>>, Unshared> {
-        let (attempt, round) = (share.attempt.clone(), share.round);
-        let own = share.block.clone();
-        let mut state = self.lock();
-        state.gossip.share(share);
-        let nranks = state.gossip.nranks();
-        let members = (0..nranks).map(Rank).filter(|rank| !attempt.without.contains(rank));
-        let members: Vec<Rank> = members.collect();
-        self.handle.nudge();
-        let mut grace = if is_last { GRACE } else { Duration::ZERO };
-        let mut behind = GRACE;
-        loop {
-            if round == 0
-                && let Some((rank, block)) = state.gossip.differs(&attempt, &own)
-            {
-                return Err(Unshared::Differs(rank, block.to_vec()));
-            }
-            let blocks: BTreeMap<Rank, &[u8]> = state.gossip.shares(&attempt, round).collect();
-            let missing = members.iter().filter(|rank| !blocks.contains_key(rank)).copied();
-            let missing: Vec<Rank> = missing.collect();
-            if missing.is_empty() {
-                return Ok(members.iter().map(|rank| blocks[rank].to_vec()).collect());
-            }
-            let grew = state.gossip.gone().iter().any(|rank| !attempt.without.contains(rank));
-            if grew && grace.is_zero() {
-                return Err(Unshared::Grew);
-            }
-            // What it lacks may be on its way from ranks that came to the end of this attempt.
-            let later = state.gossip.later(&attempt);
-            if let Some(nth) = later.filter(|_| behind.is_zero()) {
-                return Err(Unshared::Behind(nth));
-            }
-            if left.is_zero() {
-                return Err(Unshared::Without(missing));
-            }
-            drop(state);
-            lacks(&missing);
-            let (step, began) = ((*left).min(FLUSH_STEP), clock::now());
-            let waited = self.state.1.wait_timeout(self.lock(), step).unwrap_or_else(PoisonError::into_inner);
-            state = waited.0;
-            let took = clock::now().since(began).min(step);
-            *left = left.saturating_sub(took);
-            if grew {
-                grace = grace.saturating_sub(took);
-            }
-            if later.is_some() {
-                behind = behind.saturating_sub(took);
-            }
-        }
-    }
-
     /// Sends the farewell and waits, at most `limit`, until the other ranks no longer need this
     /// rank's streams.
     pub(crate) fn leave(&self, limit: Duration) {
@@ -394,7 +320,7 @@ impl Task for Round {
             match ended {
                 Some(End::Silent) => gossip.unreachable(*rank, now),
                 // Not only a process that ends closes its streams: what lies between two hosts does.
-                Some(End::Closed) if *tells && gossip.is_with(*rank) => {
+                Some(End::Closed) if *tells && gossip.is_missed(*rank) => {
                     let dialling = self.mending.as_ref().map(|(dialling, _)| dialling);
                     let is_probed = self.probes.iter().any(|probe| probe.to() == *rank);
                     let probe = dialling.filter(|_| !is_probed).map(|dialling| dialling.probe(*rank, now));
@@ -485,8 +411,9 @@ impl Round {
     /// Who lives accepts the connection, which is closed at once: it is the previous rank, which
     /// connects anew, or the next one, to which [`mend`](Self::mend) connects.
     fn probe(&mut self, gossip: &mut Gossip, now: Ns) -> Option<Ns> {
+        // Also after a decision: ranks that go on without the dead need to know them all.
+        self.probes.retain(|probe| gossip.is_missed(probe.to()));
         self.probes.retain_mut(|probe| match probe.turn(now) {
-            _ if gossip.is_leaving() || gossip.decision().is_some() => false,
             Err(_) => {
                 gossip.lost(probe.to(), now);
                 false
@@ -552,6 +479,11 @@ impl Round {
             return None;
         };
         if self.edge.as_ref().is_none_or(|edge| edge.to() != next) {
+            let last = self.dialled.filter(|(to, again)| *to == next && now < *again);
+            if let Some((_, again)) = last {
+                return Some(again);
+            }
+            self.dialled = Some((next, now.after(REDIAL)));
             self.edge = Some(dialling.dial(next, now));
         }
         let edge = self.edge.as_mut()?;

@@ -40,8 +40,8 @@ pub(crate) enum End {
 pub(crate) enum Heard<'a> {
     /// A line, with its end.
     Text(&'a [u8]),
-    /// The process at the other end takes part. From now on the end of the stream is that process's
-    /// end, unless it said farewell.
+    /// The process at the other end takes part. From now on the end of the stream may be that
+    /// process's end, unless it said farewell.
     Greeting,
     /// The process at the other end closes the connection next. It has not died.
     Farewell,

@@ -140,21 +140,19 @@ pub(super) fn bad_pairs(
 /// stream is held up by the network.
 pub(super) fn slow(job: &Snapshot, known: &[CommId]) -> Vec<Verdict> {
     let comms = job.ranks.iter().flat_map(|rank| &rank.comms).filter(|row| !known.contains(&row.id));
-    let overdue = comms.filter(|row| is_overdue(row) && !is_for_absent(job, row));
-    let comms: BTreeSet<CommId> = overdue.map(|row| row.id).collect();
+    let comms: BTreeSet<CommId> = comms.filter(|row| is_overdue(job, row)).map(|row| row.id).collect();
     comms.into_iter().filter_map(|comm| of_comm(job, comm)).collect()
 }
 
-/// Whether most of the time that the operation under way has taken was a wait for ranks that have
-/// not called it: that is no fault of the network.
-fn is_for_absent(job: &Snapshot, row: &CommSnapshot) -> bool {
-    let waits = job.blocked_on.iter().filter(|one| one.comm == row.id && !one.missing.is_empty());
-    waits.map(|one| one.since_ns).max().is_some_and(|since_ns| since_ns >= row.op.age_ns / 2)
-}
-
 /// Whether the operation under way has taken many times as long as it takes usually: then those
-/// before may have been held up, too.
-fn is_overdue(row: &CommSnapshot) -> bool {
+/// before may have been held up, too. Not if most of that was a wait for ranks that have not called
+/// it.
+fn is_overdue(job: &Snapshot, row: &CommSnapshot) -> bool {
+    let is_it = |one: &&BlockedOn| (one.comm, &one.op, one.seq) == (row.id, &row.op.kind, row.op.seq);
+    let mut absent = job.blocked_on.iter().filter(is_it).filter(|one| !one.missing.is_empty());
+    if absent.any(|one| one.since_ns >= row.op.age_ns / 2) {
+        return false;
+    }
     let lasted = row.history.ops.iter().map(|op| op.ended_ns.saturating_sub(op.called_ns)).max();
     let due_ns = match row.op.p50_ns {
         0 => lasted.map(|longest| longest.saturating_mul(MANY_OF_FEW)),
@@ -172,7 +170,8 @@ fn of_comm(job: &Snapshot, comm: CommId) -> Option<Verdict> {
     }
     let one = BlockedOn { comm, ..BlockedOn::default() };
     let bad = bad(job, &one).filter(|bad| bad.reason != Reason::Unreachable)?;
-    let row = job.ranks.iter().flat_map(|rank| &rank.comms).find(|row| row.id == comm && is_overdue(row))?;
+    let row =
+        job.ranks.iter().flat_map(|rank| &rank.comms).find(|row| row.id == comm && is_overdue(job, row))?;
     let ends = job.job_ranks(comm, &[bad.ends.0, bad.ends.1]);
     let culprits: Vec<Culprit> =
         ends.iter().filter_map(|rank| process::of(job, *rank)).map(process::culprit).collect();

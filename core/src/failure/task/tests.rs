@@ -9,7 +9,7 @@ use crate::bootstrap::auth::Key;
 use crate::bootstrap::fault::Fault;
 use crate::bootstrap::frame::{Frames, frame};
 use crate::error::ErrorKind;
-use crate::failure::gossip::{Attempt, Trouble};
+use crate::failure::gossip::{Attempt, Share, Trouble};
 use crate::types::{CommId, JobId};
 
 struct Silent;
@@ -88,41 +88,71 @@ fn the_longest_line_is_written() {
     assert_eq!(written(&text).map(|line| line.len()), Some(LINE_MAX));
 }
 
+/// A listener of a process that is busy: its kernel connects.
+fn busy() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind(here(0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+/// A stream of the ring to or from a rank that has left the bootstrap, and its other end.
+fn stream_of(peer: Rank) -> (RingStream, std::net::TcpStream) {
+    let (door, address) = busy();
+    let stream = std::net::TcpStream::connect(address).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    let fd = Fd::from(std::os::fd::OwnedFd::from(stream));
+    let rest = BootstrapRest::new(Frames::new(64), true);
+    (RingStream { fd, rest, peer, unsent: Vec::new() }, door.accept().unwrap().0)
+}
+
+// In these, rank 1 is the next one and lives: of rank 2, the previous one, only its stream tells.
+
 #[test]
 fn a_rank_whose_stream_ended_has_died_only_if_nobody_listens_there_any_more() {
     for (comm, is_reset) in [(0xc1, true), (0xc6, false)] {
-        let door = TcpListener::bind(here(0)).unwrap();
-        // The kernel connects; the process is busy.
-        let there = TcpListener::bind(here(0)).unwrap();
-        let stream = std::net::TcpStream::connect(door.local_addr().unwrap()).unwrap();
-        stream.set_nonblocking(true).unwrap();
-        let (theirs, _) = door.accept().unwrap();
-        let ring = RingStream {
-            fd: Fd::from(std::os::fd::OwnedFd::from(stream)),
-            rest: BootstrapRest::new(Frames::new(64), true),
-            peer: Rank(1),
-            unsent: Vec::new(),
-        };
-        let task = start(comm, vec![here(1), there.local_addr().unwrap()], [None, Some(ring)]);
+        let ((_next, next), (there, address)) = (busy(), busy());
+        let (ring, theirs) = stream_of(Rank(2));
+        let task = start(comm, vec![here(1), next, address], [None, Some(ring)]);
         if is_reset {
             socket2::SockRef::from(&theirs).set_linger(Some(Duration::ZERO)).unwrap();
         }
         drop(theirs);
         assert_eq!(decided(&task, Duration::from_millis(300)), None);
         drop(there);
-        assert_eq!(decided(&task, Duration::from_secs(20)), Some((Trouble::Died, Rank(1))));
+        assert_eq!(decided(&task, Duration::from_secs(20)), Some((Trouble::Died, Rank(2))));
     }
 }
 
 #[test]
+fn a_rank_whose_stream_ends_after_a_decision_is_gone_for_those_who_go_on() {
+    let (_next, next) = busy();
+    let (ring, theirs) = stream_of(Rank(2));
+    let task = start(0xc8, vec![here(1), next, here(2)], [None, Some(ring)]);
+    let aborted = Report::new(Trouble::Aborted, Rank(0), Rank(0), "given up");
+    assert!(task.report(aborted, Duration::from_secs(20)).is_some());
+    drop(theirs);
+    let end = clock::now().after(Duration::from_secs(20));
+    while task.gone() != [Rank(2)] && clock::now() < end {
+        clock::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(task.gone(), [Rank(2)]);
+}
+
+#[test]
 fn a_rank_whose_connections_are_accepted_and_closed_for_long_has_died() {
-    let door = TcpListener::bind(here(0)).unwrap();
-    let address = door.local_addr().unwrap();
-    // Something accepts for a process that is gone.
-    std::thread::spawn(move || door.incoming().for_each(drop));
-    let task = start_with(0xc7, vec![here(1), address], [None, None], vec![Rank(1)]);
-    assert_eq!(decided(&task, Duration::from_secs(1)), None);
-    assert_eq!(decided(&task, Duration::from_secs(20)), Some((Trouble::Died, Rank(1))));
+    for (comm, tries, expect) in [(0xc7, usize::MAX, Some((Trouble::Died, Rank(2)))), (0xc9, 1, None)] {
+        let ((_next, next), (there, address)) = (busy(), busy());
+        // Something accepts for a process that is gone; or the first try only is closed.
+        let accepts = std::thread::spawn(move || {
+            there.incoming().take(tries).for_each(drop);
+            there
+        });
+        let task = start_with(comm, vec![here(1), next, address], [None, None], vec![Rank(2)]);
+        assert_eq!(decided(&task, Duration::from_secs(1)), None);
+        let limit = Duration::from_secs(if expect.is_some() { 20 } else { 2 });
+        assert_eq!(decided(&task, limit), expect);
+        drop(accepts);
+    }
 }
 
 /// A stream to rank 1, which has not left the bootstrap, and its end.

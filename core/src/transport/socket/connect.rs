@@ -78,7 +78,7 @@ impl From<std::io::Error> for Failure {
     fn from(e: std::io::Error) -> Self {
         match Errno::from_io_error(&e) {
             Some(Errno::CONNREFUSED) => Self::Refused(e.to_string()),
-            Some(Errno::CONNRESET | Errno::PIPE) => Self::Closed(e.to_string()),
+            Some(Errno::CONNRESET | Errno::NOTCONN | Errno::PIPE) => Self::Closed(e.to_string()),
             Some(errno) if is_own_limit(errno) => Self::Lacking(errno),
             _ => Self::Passing(e.to_string()),
         }
@@ -104,6 +104,8 @@ struct Dial {
     refused: Option<Ns>,
     /// The time since which every try was refused, or closed before the handshake ended.
     ended: Option<Ns>,
+    /// The time since which the reader's kernel has not answered.
+    unanswered: Option<Ns>,
     /// The resource that the kernel refused this process at the last try.
     lacking: Option<Errno>,
 }
@@ -133,6 +135,7 @@ impl Connecting {
             last: "no answer".to_string(),
             refused: None,
             ended: None,
+            unanswered: None,
             lacking: None,
         };
         let dials = (0..target.streams).map(dial).collect();
@@ -176,21 +179,25 @@ impl Connecting {
         Ok(None)
     }
 
-    /// The time since which every try of some stream was refused.
+    /// The time since which every try of some stream was refused. None while a try is under way,
+    /// which may succeed.
     pub(crate) fn refused_since(&self) -> Option<Ns> {
-        self.dials.iter().filter_map(|dial| dial.refused).min()
+        self.failed().filter_map(|dial| dial.refused).min()
     }
 
-    /// The time since which every try of some stream was refused, or closed before the handshake
-    /// ended.
+    /// The same of tries that were refused, or closed before the handshake ended.
     pub(crate) fn ended_since(&self) -> Option<Ns> {
-        self.dials.iter().filter_map(|dial| dial.ended).min()
+        self.failed().filter_map(|dial| dial.ended).min()
     }
 
-    /// Whether the reader's kernel has not answered the try under way of some stream. Once it has,
-    /// it is the process that takes its time.
-    pub(crate) fn is_unanswered(&self) -> bool {
-        self.dials.iter().any(|dial| matches!(dial.state, State::Connecting(_)))
+    fn failed(&self) -> impl Iterator<Item = &Dial> {
+        self.dials.iter().filter(|dial| matches!(dial.state, State::Waiting(_)))
+    }
+
+    /// The time since which the reader's kernel has not answered the tries of some stream. Once it
+    /// has, it is the process that takes its time.
+    pub(crate) fn unanswered_since(&self) -> Option<Ns> {
+        self.dials.iter().filter_map(|dial| dial.unanswered).min()
     }
 
     /// What the kernel refused this process, so that a stream is still to be tried again.
@@ -289,6 +296,9 @@ impl Connecting {
         let at = now.after(dial.pause);
         dial.pause = (dial.pause * 2).min(RETRY_MOST);
         (dial.last, dial.refused, dial.ended, dial.lacking) = (why, refused, ended, None);
+        if ended.is_some() {
+            dial.unanswered = None;
+        }
         State::Waiting(at)
     }
 
@@ -296,11 +306,16 @@ impl Connecting {
     fn step(&mut self, index: usize, state: State, now: Ns) -> std::result::Result<(State, bool), Failure> {
         match state {
             State::Waiting(at) if at > now => Ok((State::Waiting(at), false)),
-            State::Waiting(_) => Ok((State::Connecting(self.connect()?), true)),
+            State::Waiting(_) => {
+                let stream = self.connect()?;
+                self.dials[index].unanswered.get_or_insert(now);
+                Ok((State::Connecting(stream), true))
+            }
             State::Connecting(stream) => {
                 if !is_connected(&stream)? {
                     return Ok((State::Connecting(stream), false));
                 }
+                self.dials[index].unanswered = None;
                 let mut hello = self.target.hello;
                 (hello.index, hello.count) = (index as u32, self.target.streams);
                 let nonce = Nonce::draw().map_err(|e| Failure::Passing(e.to_string()))?;
