@@ -51,8 +51,8 @@ impl Dialling {
         self.edge(to, now, REFUSED)
     }
 
-    /// Connects to a rank that has not said farewell and whose stream ended: if its listener is gone,
-    /// so is the rank.
+    /// Connects to a rank that has not said farewell and whose stream ended: if its listener is
+    /// gone, so is the rank.
     pub(super) fn probe(&self, to: Rank, now: Ns) -> Edge {
         self.edge(to, now, Duration::ZERO)
     }

@@ -319,7 +319,7 @@ impl Task for Round {
             });
             match ended {
                 Some(End::Silent) => gossip.unreachable(*rank, now),
-                // Not only a process that ends closes its streams: what lies between two hosts does.
+                // What lies between two hosts may close a stream, too.
                 Some(End::Closed) if *tells && gossip.is_missed(*rank) => {
                     let dialling = self.mending.as_ref().map(|(dialling, _)| dialling);
                     let is_probed = self.probes.iter().any(|probe| probe.to() == *rank);

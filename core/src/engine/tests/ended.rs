@@ -73,7 +73,7 @@ fn a_collective_of_unequal_blocks_counts_as_one_of_mean_blocks() {
     for ((one, input), output) in all.iter_mut().zip(&inputs).zip(&mut outputs) {
         one.call(request(CollKind::AllGather, 1024, true), Some(&counts), (input, output), Raw(0));
     }
-    while !all.iter_mut().fold(true, |ended, one| one.turn(Raw(0)) && ended) {}
+    while all.each_mut().map(|one| one.turn(Raw(0))) != [true; 2] {}
     for one in &all {
         let kept = one.recorder.reader().histograms().unwrap();
         let kept = kept.iter().map(|of| (of.kind, of.sum_bytes));
