@@ -1,4 +1,4 @@
-//! What the ranks that are left tell each other: blocks of rounds, to go on without the dead.
+//! The remaining ranks exchange blocks in rounds, to go on without the dead.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
