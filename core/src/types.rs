@@ -231,11 +231,13 @@ closed_set! {
 closed_set! {
     /// How elements are combined.
     ReduceOp {
-        /// Sum; integers wrap.
+        /// Sum; integers wrap. A NaN makes the sum NaN, as it makes products and averages; its bits
+        /// may differ between ranks.
         Sum = 0,
-        /// Minimum; if one of two floats is NaN, the other one.
+        /// Minimum; if one of two floats is NaN, the other one. 0.0 and -0.0 are equal: all ranks
+        /// get the same one of them, whichever the algorithm meets first.
         Min = 1,
-        /// Maximum; if one of two floats is NaN, the other one.
+        /// Maximum; of NaN and of zeros as the minimum.
         Max = 2,
         /// Product; integers wrap.
         Prod = 3,

@@ -80,6 +80,33 @@ fn a_receive_that_is_late_names_its_peer_and_its_channel() {
     }
 }
 
+/// The deadline of the first rank passes while the next one waits, since later.
+#[test]
+fn a_deadline_names_the_rank_for_which_all_wait_since_whenever_they_do() {
+    for transport in ["shm", "socket"] {
+        let settings = common::settings(&[(Key::Transport, transport), (Key::Timeout, "3")]);
+        let errors = common::with_ranks(3, &settings, |comm| {
+            let wait = |since, peer| {
+                clock::sleep(Duration::from_millis(since));
+                comm.recv(&mut [0_u8; 8], Rank(peer)).unwrap_err()
+            };
+            match comm.rank().0 {
+                2 => wait(0, 1),
+                1 => wait(1500, 0),
+                // It comes when all is over.
+                _ => wait(4500, 1),
+            }
+        });
+        for error in &errors {
+            let says = |what| error.what.contains(what);
+            let chain = "rank 2 saw no progress for 3s: it waits for rank 1";
+            assert!(says(chain) && says("; rank 1 waits for rank 0"), "{transport}: {error}");
+            assert_eq!(error.kind, ErrorKind::Timeout, "{error}");
+        }
+        assert_eq!(place(&errors[1]), pair(CollKind::Recv, 0), "{transport}: {}", errors[1]);
+    }
+}
+
 #[test]
 fn a_mismatch_of_a_pair_names_the_channel_of_pairs_or_none() {
     let all = errors("20", |comm| {
@@ -131,6 +158,9 @@ fn a_send_whose_receiver_died_names_it() {
         let error = comm.send(&vec![0_u8; 64 << 20], Rank(1)).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Peer, "{error}");
         assert_eq!(place(&error), pair(CollKind::Send, 1), "{transport}: {error}");
+        // What is called later has no number of its own.
+        let refused = comm.send(&[0_u8; 1], Rank(1)).unwrap_err();
+        assert_eq!(refused.at.op, Some((CollKind::Send, 0)), "{transport}: {refused}");
         peer.wait().unwrap();
         drop((comm, root));
     }

@@ -132,16 +132,20 @@ fn golden_event_scripts_of_failures() {
     fails("failed_changed", Fault::Flip { at: 2 }, |cause| {
         matches!(cause, Cause::Link(LinkFault::Changed(_)))
     });
-    // Decided elsewhere: an abort, a deadline, a death.
-    for (name, kind) in [
-        ("failed_aborted", ccl::ErrorKind::Aborted),
-        ("failed_timeout", ccl::ErrorKind::Timeout),
-        ("failed_peer", ccl::ErrorKind::Peer),
+    // Decided elsewhere: an abort, a deadline, a death; and what no simulated link does.
+    let decided = |kind| Cause::External(ccl::Error::new(kind, "as the test says"));
+    let says = "as the test says".to_string();
+    for (name, cause) in [
+        ("failed_aborted", decided(ccl::ErrorKind::Aborted)),
+        ("failed_timeout", decided(ccl::ErrorKind::Timeout)),
+        ("failed_peer", decided(ccl::ErrorKind::Peer)),
+        ("failed_corrupt", Cause::Link(LinkFault::Corrupt(says.clone()))),
+        ("failed_system", Cause::Link(LinkFault::System(says.clone()))),
+        ("failed_differs", Cause::Differs(says)),
     ] {
         let mut cluster = Cluster::<Script>::new(case.topology.clone(), 3, (0, 0), &[]);
         case.call(&mut cluster, Rank(0));
         assert!(matches!(cluster.run(), Outcome::Stuck(_)));
-        let cause = Cause::External(ccl::Error::new(kind, "as the test says"));
         cluster.fail(Rank(0), Failure { cause, op: None, peer: Some(Rank(1)), channel: None });
         golden::golden_of(name, &cluster, 2);
     }

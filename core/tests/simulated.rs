@@ -309,4 +309,13 @@ fn golden_event_scripts() {
         assert_eq!(cluster.run(), Outcome::Finished);
         golden::golden_of(name, &cluster, n);
     }
+    let topology = topology(2, false, 1);
+    let mut cluster = Cluster::<Script>::new(topology.clone(), 3, (0, 0), &[]);
+    for (rank, kind, input) in [(0, CollKind::Send, bytes(0..5)), (1, CollKind::Recv, Vec::new())] {
+        let request = request(kind, 1 - rank, 5);
+        let shape = select::select(&topology, Rank(rank), &request, None);
+        cluster.call(Rank(rank), request, shape, &input, false);
+    }
+    assert_eq!(cluster.run(), Outcome::Finished);
+    golden::golden_of("send_and_receive", &cluster, 2);
 }

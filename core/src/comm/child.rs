@@ -58,8 +58,9 @@ impl Communicator {
     /// has finished or failed.
     ///
     /// # Errors
-    /// The failure of this communicator; `Mismatch` if a rank called something else; `Unavailable`,
-    /// on all ranks of one colour, if one of them cannot make its part.
+    /// The failure of this communicator; `Mismatch` if a rank called something else or has other
+    /// settings; `Timeout` if a rank has not called it for `CCL_TIMEOUT` seconds; `Unavailable`, on
+    /// all ranks of one colour, if one of them cannot make its part.
     pub fn split(&self, colour: Option<u32>, key: i32, config: Config) -> Result<Option<Self>> {
         let made = self.inner.tagged("split", || split(&self.inner, colour, key, &config))?;
         Ok(made.map(|inner| Self { inner, finished: false }))

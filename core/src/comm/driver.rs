@@ -7,13 +7,14 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::clock::{self, Stopwatch};
 use crate::collective::{CallTerms, Request};
 use crate::comm::ending::first_channel;
 use crate::comm::exclusive::{Locked, Own};
 use crate::comm::report;
-use crate::comm::state::{Driver, Inner};
+use crate::comm::state::{Driver, Inner, LATE};
 use crate::comm::unsatisfiable::{ASK, is_long};
 use crate::comm::wait::{SLEEP, Waited};
 use crate::engine::{Begun, Cause, Failure, Op, OpId, Progress};
@@ -157,7 +158,9 @@ impl Inner {
     ) -> Result<OpId> {
         if let Some(ended) = &driver.ended {
             let mut error = ended.clone();
-            error.at.op = Some((asked.request.kind, driver.numbers.next()));
+            let kind = asked.request.kind;
+            // Only collectives are numbered alike on all ranks.
+            error.at.op = Some((kind, if kind.is_p2p() { 0 } else { driver.numbers.next() }));
             error.at.channel = error.at.channel.or_else(|| Some(first_channel(asked.request.kind)));
             return Err(error);
         }
@@ -294,6 +297,9 @@ impl Inner {
             if engine.is_short_of_slots() {
                 longest = longest.min(proxy::LOOK);
             }
+            if self.shared.late_for(clock::now()).is_some() {
+                longest = longest.min(LATE);
+            }
         }
         if waiter.glance(|| engine.may_advance()) {
             return (Waited::Spun, false);
@@ -322,10 +328,12 @@ impl Inner {
         if still.max(stood) >= ASK {
             self.say_shortage();
         }
-        if still >= self.timeout {
-            self.time_out(driver, None);
+        // The rank whose deadline has passed may wait for this one, which waits since later.
+        let waits_too = |late: Duration| late >= LATE && still >= late;
+        if still >= self.timeout || self.shared.late_for(now).is_some_and(waits_too) {
+            self.time_out(driver, None, still);
         } else if stood >= self.timeout {
-            self.time_out(driver, wait);
+            self.time_out(driver, wait, stood);
         }
     }
 

@@ -89,11 +89,11 @@ impl Inner {
         }
     }
 
-    /// Ends the communicator here and everywhere: the operation under way has passed its deadline,
-    /// or that of `wait`, while others moved. The peer that it waits for may wait itself: together
-    /// the ranks know for whom all wait in the end.
-    pub(super) fn time_out(&self, driver: &mut Driver, wait: Option<Wait>) {
-        let error = self.timed_out(driver, wait);
+    /// Ends the communicator here and everywhere: the operation under way has `stood` too long, or
+    /// that of `wait`, while others moved. The peer that it waits for may wait itself: together the
+    /// ranks know for whom all wait in the end.
+    pub(super) fn time_out(&self, driver: &mut Driver, wait: Option<Wait>, stood: Duration) {
+        let error = self.timed_out(driver, wait, stood);
         let (peer, channel, op) = (error.at.peer, error.at.channel, error.at.op);
         let about = peer.unwrap_or(self.rank);
         let report = Report::new(Trouble::TimedOut, self.rank, about, error.what.clone());
@@ -210,7 +210,7 @@ impl Inner {
         }
     }
 
-    fn timed_out(&self, driver: &Driver, stands: Option<Wait>) -> Error {
+    fn timed_out(&self, driver: &Driver, stands: Option<Wait>, stood: Duration) -> Error {
         let op = stands.map_or_else(|| driver.engine.under_way(), |wait| driver.engine.op_of(&wait));
         let is_its = |wait: &&Wait| stands.is_none_or(|stands| stands.op == wait.op);
         let waits: Vec<Wait> = driver.engine.waits().iter().filter(is_its).copied().collect();
@@ -225,8 +225,8 @@ impl Inner {
         let of = op
             .filter(|_| stands.is_some())
             .map_or_else(String::new, |(kind, seq)| format!(" of {kind} #{seq}"));
-        let what =
-            format!("rank {} saw no progress{of} for {:?}: it waits for {whom}", self.rank, self.timeout);
+        let stood = Duration::from_millis(stood.min(self.timeout).as_millis() as u64);
+        let what = format!("rank {} saw no progress{of} for {stood:?}: it waits for {whom}", self.rank);
         let (what, hint) = match self.lacking(driver, &waits) {
             Some((lacks, hint)) => (format!("{what}, and {lacks}"), hint.to_string()),
             None => (what, self.how_to_look()),

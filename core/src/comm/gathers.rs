@@ -11,8 +11,9 @@ use crate::failure::edge::Dialling;
 use crate::transport::socket::listen::Listener;
 use crate::types::Rank;
 
-/// How long init waits for the edge to the parent. A communicator works without.
-const EDGE_WITHIN: Duration = Duration::from_secs(1);
+/// How long init waits for the edge to the parent. A communicator works without, and a parent that
+/// does not answer must not make this rank late in its first collective: others would blame it.
+const EDGE_WITHIN: Duration = Duration::from_millis(250);
 
 /// Takes part in gathering, if the ranks are on several hosts and the process is observed.
 pub(super) fn member(

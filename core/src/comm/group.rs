@@ -31,7 +31,8 @@ const ASK: Duration = Duration::from_millis(1);
 /// before the first one moves. To other ranks they are the same calls as without a group: these
 /// need not use one.
 ///
-/// If the group is dropped without `run`, none is carried out.
+/// If the group is dropped without `run`, none is carried out. A group can be moved to another
+/// thread; the thread that runs it drives its calls.
 #[derive(Debug)]
 pub struct Group<'a> {
     inner: &'a Inner,
@@ -96,8 +97,10 @@ impl<'a> Group<'a> {
     /// same.
     ///
     /// # Errors
-    /// As the methods of [`Communicator`]: the first, of several. What cannot be carried out is
-    /// refused before any call begins.
+    /// As the methods of [`Communicator`]. Where several communicators fail, the error is that of
+    /// the one that was added first. What cannot be carried out is refused before any call begins:
+    /// `Usage` if a rank sends to itself without a receive from itself on the same communicator, or
+    /// the reverse, `Mismatch` if the two differ in length or type.
     pub fn run(self) -> Result<()> {
         let calls = self.ready()?;
         let first = calls.first().map_or(self.inner, |call| call.inner);

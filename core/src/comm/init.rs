@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::bootstrap::auth::Key as JobKey;
@@ -493,6 +493,7 @@ fn shared(memory: &Arc<RankMemory>) -> Arc<Shared> {
         decision: Mutex::new(None),
         finished: Mutex::new(Vec::new()),
         asked: Mutex::new(Vec::new()),
+        late: AtomicU64::new(0),
         wake: Box::new(move || memory.wake_if_asleep()),
     })
 }
@@ -517,6 +518,9 @@ impl Owner for Owning {
     }
     fn heard(&self, news: News) {
         watched::heard(&self.services, news);
+    }
+    fn late(&self, now: Ns) {
+        self.shared.late(now);
     }
     fn decided(&self, decision: &Decision) {
         self.shared.decided(decision);

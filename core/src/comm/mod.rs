@@ -101,8 +101,9 @@ pub struct Config {
 /// call them in the same order. What one thread wants to progress together goes into a
 /// [`group`](Self::group), or is begun with the `_async` calls.
 ///
-/// Leave with [`finish`](Self::finish), which all ranks call. Dropping the communicator without it
-/// aborts the communicator: all other ranks get an error that says so.
+/// Leave with [`finish`](Self::finish), which all ranks call. Dropping the communicator without it,
+/// as a panic does, aborts the communicator: all other ranks get `Aborted`. If the process ends by
+/// `exit()` or a signal, they get `Peer`, which names this rank.
 ///
 /// A communicator belongs to the process that made it. A forked child has a copy, on which every
 /// call fails with `Usage`; aborting, tagging or dropping it does nothing there.
@@ -123,8 +124,9 @@ impl Communicator {
     /// `RANK` and `WORLD_SIZE`. Without any of these it is a job of one rank.
     ///
     /// # Errors
-    /// `Usage` for invalid settings, `Timeout` naming the ranks that did not join, `Unavailable`
-    /// where no transport reaches a peer.
+    /// `Usage` for invalid settings, `Mismatch` if ranks have different settings or numbers of
+    /// ranks, `Timeout` naming the ranks that did not join within `CCL_INIT_TIMEOUT` seconds,
+    /// `Unavailable` where no transport reaches a peer.
     pub fn from_env() -> Result<Self> {
         Self::from_env_with(Config::default())
     }
@@ -202,8 +204,11 @@ impl Communicator {
     /// Every rank's `output` becomes the reduction of all ranks' `input`.
     ///
     /// # Errors
-    /// `Usage` if the lengths differ, or for a pre-multiplied sum without a factor; otherwise the
-    /// failure of the communicator, which takes no further calls after it.
+    /// `Usage` if the lengths differ, or for a pre-multiplied sum without a factor. Otherwise the
+    /// failure of the communicator, which takes no further calls after it: `Peer` if a rank has
+    /// died, `Mismatch` if ranks have made different calls, `Timeout` if nothing has moved for
+    /// `CCL_TIMEOUT` seconds, `Aborted` if a rank has given up, `System` if the operating system
+    /// refused something.
     pub fn all_reduce<T: Element>(
         &self,
         input: &[T],

@@ -2,14 +2,14 @@
 //! done with it.
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
 use crate::bootstrap::auth::Key as JobKey;
 use crate::bootstrap::root_task::Seat;
-use crate::clock::{Raw, Stopwatch};
+use crate::clock::{Ns, Raw, Stopwatch};
 use crate::collective::{Descriptor, Numbering, Tally};
 use crate::comm::cards::Known;
 use crate::comm::links::Links;
@@ -37,6 +37,10 @@ use crate::types::{Algorithm, CommId, JobId, Rank};
 /// itself.
 pub(super) const DECISION: Duration = Duration::from_millis(500);
 
+/// A rank that has waited this long since it heard that the deadline of another one has passed tells
+/// for whom it waits. Less than the others wait for that before they decide.
+pub(super) const LATE: Duration = Duration::from_millis(50);
+
 /// What the service thread may touch of a communicator without its driver's lock.
 pub(crate) struct Shared {
     /// Something is to be looked at: a decision, a link that came up.
@@ -46,6 +50,8 @@ pub(crate) struct Shared {
     pub(super) finished: Mutex<Vec<(Rank, Tally)>>,
     /// Who waits in a collective that this rank had not called when it was asked for it.
     pub(super) asked: Mutex<Vec<(Rank, Descriptor)>>,
+    /// When this rank heard that a deadline has passed at one of the ranks; 0: it has not.
+    pub(super) late: AtomicU64,
     /// Ends a driver's sleep.
     pub(super) wake: Box<dyn Fn() + Send + Sync>,
 }
@@ -65,6 +71,19 @@ impl Shared {
     pub(crate) fn asked(&self, from: Rank, call: &Descriptor) {
         lock(&self.asked).push((from, *call));
         self.call();
+    }
+    /// A deadline has passed at one of the ranks.
+    pub(crate) fn late(&self, now: Ns) {
+        if self.late.compare_exchange(0, now.0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            self.call();
+        }
+    }
+    /// How long ago this rank heard that.
+    pub(super) fn late_for(&self, now: Ns) -> Option<Duration> {
+        match self.late.load(Ordering::Relaxed) {
+            0 => None,
+            heard => Some(now.since(Ns(heard))),
+        }
     }
     /// Something was decided.
     pub(crate) fn decided(&self, decision: &Decision) {

@@ -48,6 +48,8 @@ pub(crate) trait Owner: Send {
     /// A rank waits in a collective that this rank has not called yet, and asks whether both call
     /// the same.
     fn asked(&self, from: Rank, call: &Descriptor);
+    /// A deadline has passed at some rank. Called again and again until something is decided.
+    fn late(&self, now: Ns);
     /// A decision was made. Called once.
     fn decided(&self, decision: &Decision);
     /// A watchdog told of a stall.
@@ -356,6 +358,9 @@ impl Task for Round {
         if let (false, Some(decision)) = (self.is_told, state.gossip.decision()) {
             self.is_told = true;
             self.owner.decided(decision);
+        }
+        if state.gossip.is_late() {
+            self.owner.late(now);
         }
         let gossip = &mut state.gossip;
         gossip.take_finished().iter().for_each(|(rank, tally)| self.owner.finished(*rank, tally));

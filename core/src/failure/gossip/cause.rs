@@ -17,6 +17,12 @@ impl Gossip {
         }
     }
 
+    /// Whether a deadline has passed at a rank, and nothing is decided yet.
+    #[must_use]
+    pub(crate) fn is_late(&self) -> bool {
+        self.decision.is_none() && self.reports.iter().any(|report| report.trouble == Trouble::TimedOut)
+    }
+
     /// Whether a report is likely to follow from another one: the end of a link always, the end of
     /// a rank that has itself reported such an end or a deadline before it gave up, and a deadline
     /// if something else has happened.
