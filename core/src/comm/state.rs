@@ -37,8 +37,8 @@ use crate::types::{Algorithm, CommId, JobId, Rank};
 /// itself.
 pub(super) const DECISION: Duration = Duration::from_millis(500);
 
-/// A rank that has waited this long since it heard that the deadline of another one has passed tells
-/// for whom it waits. Less than the others wait for that before they decide.
+/// A rank that has waited this long since it heard of another one's passed deadline tells for whom
+/// it waits. Less than the time that the arbiter gives it before it decides.
 pub(super) const LATE: Duration = Duration::from_millis(50);
 
 /// What the service thread may touch of a communicator without its driver's lock.

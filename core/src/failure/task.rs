@@ -355,13 +355,7 @@ impl Task for Round {
         let mut open = self.lines.iter().map(|neighbour| neighbour.rank);
         let may_close = !state.gossip.is_leaving() || state.gossip.may_close(&mut open);
         state.flushed = flushed && may_close && !state.gossip.is_undecided();
-        if let (false, Some(decision)) = (self.is_told, state.gossip.decision()) {
-            self.is_told = true;
-            self.owner.decided(decision);
-        }
-        if state.gossip.is_late() {
-            self.owner.late(now);
-        }
+        self.tell_owner(&state.gossip, now);
         let gossip = &mut state.gossip;
         gossip.take_finished().iter().for_each(|(rank, tally)| self.owner.finished(*rank, tally));
         let news = gossip.take_news();
@@ -375,6 +369,17 @@ impl Task for Round {
 }
 
 impl Round {
+    /// Tells the owner that a deadline has passed, and what was decided.
+    fn tell_owner(&mut self, gossip: &Gossip, now: Ns) {
+        if let (false, Some(decision)) = (self.is_told, gossip.decision()) {
+            self.is_told = true;
+            self.owner.decided(decision);
+        }
+        if gossip.is_late() {
+            self.owner.late(now);
+        }
+    }
+
     /// Reads the last bootstrap messages of the neighbours where no ring is needed.
     fn part(&mut self, gossip: &mut Gossip, now: Ns) {
         self.parting.retain_mut(|Neighbour { rank, line, .. }| {
