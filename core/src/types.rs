@@ -237,7 +237,7 @@ closed_set! {
         /// Minimum; if one of two floats is NaN, the other one. 0.0 and -0.0 are equal: all ranks
         /// get the same one of them, whichever the algorithm meets first.
         Min = 1,
-        /// Maximum; of NaN and of zeros as the minimum.
+        /// Maximum; NaN and zeros are treated as by the minimum.
         Max = 2,
         /// Product; integers wrap.
         Prod = 3,

@@ -80,9 +80,9 @@ fn a_receive_that_is_late_names_its_peer_and_its_channel() {
     }
 }
 
-/// The deadline of the first rank passes while the next one waits, since later.
+/// The deadline of one rank passes; the rank that it waits for has begun to wait later.
 #[test]
-fn a_deadline_names_the_rank_for_which_all_wait_since_whenever_they_do() {
+fn a_deadline_names_the_end_of_a_chain_whose_waits_began_later() {
     for transport in ["shm", "socket"] {
         let settings = common::settings(&[(Key::Transport, transport), (Key::Timeout, "3")]);
         let errors = common::with_ranks(3, &settings, |comm| {
@@ -158,7 +158,7 @@ fn a_send_whose_receiver_died_names_it() {
         let error = comm.send(&vec![0_u8; 64 << 20], Rank(1)).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Peer, "{error}");
         assert_eq!(place(&error), pair(CollKind::Send, 1), "{transport}: {error}");
-        // What is called later has no number of its own.
+        // A call that is refused has no number.
         let refused = comm.send(&[0_u8; 1], Rank(1)).unwrap_err();
         assert_eq!(refused.at.op, Some((CollKind::Send, 0)), "{transport}: {refused}");
         peer.wait().unwrap();

@@ -69,21 +69,17 @@ fn eight_ranks_on_two_processors_that_wait_for_a_late_one_leave_them_to_others()
         };
         let windows: Vec<Vec<(f64, f64)>> = (0..WINDOWS).map(window).collect();
         // The kernel counts what a host takes from a virtual machine as time of whoever runs: a
-        // moment of that is in one window, what a rank uses is in all.
-        let median = |of: fn(&(f64, f64)) -> f64| -> Vec<f64> {
-            let in_all = |rank: usize| {
-                let mut used: Vec<f64> = windows.iter().map(|window| of(&window[rank])).collect();
-                used.sort_by(f64::total_cmp);
-                used[WINDOWS / 2]
-            };
+        // moment of that is in some windows, what a rank uses is in all.
+        let least = |of: fn(&(f64, f64)) -> f64| -> Vec<f64> {
+            let in_all =
+                |rank: usize| windows.iter().map(|window| of(&window[rank])).fold(f64::MAX, f64::min);
             (0..job.workers.len()).map(in_all).collect()
         };
-        let (sleeps, ms) = (median(|used| used.0), median(|used| used.1));
+        let (sleeps, ms) = (least(|used| used.0), least(|used| used.1));
         println!("{transport:?}: in a second: {sleeps:.0?} times asleep, {ms:.2?} ms of processor time");
-        // A turn between two sleeps takes less than a tenth of a millisecond on most machines; one
-        // that takes longer by far has spun.
         assert!(sleeps.iter().all(|times| *times <= 9.0), "{transport:?}: {windows:.2?}");
-        assert!(ms.iter().all(|ms| *ms <= 3.0), "{transport:?}: {windows:.2?}");
+        // 10 ms in 10 s.
+        assert!(ms.iter().all(|ms| *ms <= 1.0), "{transport:?}: at most 1.0 ms: {windows:.2?}");
     }
 }
 

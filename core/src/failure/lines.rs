@@ -18,7 +18,7 @@ use crate::types::{CommId, Rank};
 /// Interval at which the locks of peer processes are checked for deaths that end no stream.
 ///
 /// A check wakes the service thread and costs one system call per process, even while nothing
-/// happens: a tenth of a millisecond with eight processes. A rank that waits uses 1 ms in a second.
+/// happens: a tenth of a millisecond with eight processes. A waiting rank may use 1 ms in a second.
 const LOCKS: Duration = Duration::from_millis(500);
 /// A check comes this much earlier if the service thread is awake: each time it wakes costs more
 /// than the check.
