@@ -55,15 +55,19 @@ fn a_rank_without_descriptors() {
     let (Some(id), Some(work)) = (environment("DESCRIPTORS_ID"), environment("DESCRIPTORS_WORK")) else {
         return;
     };
-    let comm = Communicator::init(&UniqueId::from_hex(&id).unwrap(), 1, 2, config()).unwrap();
+    let nranks = if work == "third" { 3 } else { 2 };
+    let comm = Communicator::init(&UniqueId::from_hex(&id).unwrap(), 1, nranks, config()).unwrap();
     comm.barrier().unwrap();
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: Some(64), maximum }).unwrap();
     let null = std::fs::File::open("/dev/null").unwrap();
     let taken: Vec<_> = std::iter::from_fn(|| null.try_clone().ok()).collect();
     println!("{NONE_LEFT}");
-    let called =
-        if work == "accept" { comm.recv(&mut [0_u8; 8], Rank(0)) } else { comm.send(&[0_u8; 8], Rank(0)) };
+    let called = match &*work {
+        "accept" => comm.recv(&mut [0_u8; 8], Rank(0)),
+        "connect" => comm.send(&[0_u8; 8], Rank(0)),
+        _ => comm.send(&[0_u8; 8], Rank(2)),
+    };
     println!("the error: {}", called.unwrap_err());
     drop(taken);
 }
@@ -94,6 +98,35 @@ fn a_rank_that_cannot_connect_for_want_of_descriptors_says_so() {
         }
         drop((comm, root));
     }
+}
+
+/// Rank 1 lacks descriptors to connect to rank 2. Ranks 0 and 2 wait for rank 1.
+#[test]
+fn the_rank_that_lacks_descriptors_is_named_and_not_the_one_that_it_cannot_connect_to() {
+    let (id, root) = root_task::create(&config().settings.unwrap()).unwrap();
+    let mut command = again("a_rank_without_descriptors", &id, "third");
+    let mut peer = command.stdout(Stdio::piped()).spawn().unwrap();
+    let id = &id;
+    let ready = &std::sync::Barrier::new(3);
+    std::thread::scope(|scope| {
+        let other = |rank| {
+            move || {
+                let comm = Communicator::init(id, rank, 3, config()).unwrap();
+                comm.barrier().unwrap();
+                ready.wait();
+                let error = comm.recv(&mut [0_u8; 8], Rank(1)).unwrap_err();
+                assert_eq!((error.kind, error.at.peer), (ErrorKind::Timeout, Some(Rank(1))), "{error}");
+            }
+        };
+        let ranks = [0, 2].map(|rank| scope.spawn(other(rank)));
+        let mut printed = BufReader::new(peer.stdout.take().unwrap());
+        read_until(&mut printed, NONE_LEFT);
+        ready.wait();
+        ranks.into_iter().for_each(|rank| rank.join().unwrap());
+        printed.read_to_string(&mut String::new()).unwrap();
+    });
+    peer.wait().unwrap();
+    drop(root);
 }
 
 /// The rank of the test below: it uses up its descriptors while it looks for the root. Without its

@@ -151,6 +151,45 @@ fn a_prepared_call_runs_again_and_again_beside_ordinary_ones() {
 }
 
 #[test]
+fn a_prepared_send_and_receive_run_again_and_again() {
+    for transport in ["shm", "socket"] {
+        let settings = common::settings(&[(Key::Transport, transport), (Key::Observe, "0")]);
+        common::with_ranks(2, &settings, |comm| {
+            let peer = Rank(1 - comm.rank().0);
+            let zeros = || vec![0_u32; 50_000];
+            let mut out = comm.prepare(zeros(), |all| Collective::send(all, peer)).unwrap();
+            let mut back = comm.prepare(zeros(), |all| Collective::recv(all, peer)).unwrap();
+            for round in 0..20 {
+                out.buffer().fill(round + comm.rank().0);
+                out.start().unwrap();
+                back.run().unwrap();
+                out.wait().unwrap();
+                assert!(back.buffer().iter().all(|it| *it == round + peer.0));
+            }
+            comm.finish().unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_group_beside_other_work_ends_at_the_deadline() {
+    let settings = common::settings(&[(Key::Observe, "0"), (Key::Timeout, "1")]);
+    common::with_ranks(2, &settings, |comm| {
+        comm.barrier().unwrap();
+        if comm.rank().0 == 1 {
+            ccl::clock::sleep(std::time::Duration::from_secs(2));
+            return;
+        }
+        let (mut all, mut turns) = ([1], 0_u64);
+        let mut group = comm.group();
+        group.add(Collective::all_reduce_in_place(&mut all, ReduceOp::Sum));
+        let error = group.run_while(|| turns += 1).unwrap_err();
+        assert_eq!((error.kind, error.at.peer), (ErrorKind::Timeout, Some(Rank(1))), "{error}");
+        assert!(turns > 0);
+    });
+}
+
+#[test]
 fn a_prepared_call_that_fails_keeps_no_buffer_and_says_so() {
     let settings = common::settings(&[(Key::Observe, "0"), (Key::Timeout, "20")]);
     common::with_ranks(2, &settings, |comm| {

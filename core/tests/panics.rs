@@ -47,6 +47,29 @@ fn a_call_that_panicked_is_told_to_those_who_wait_for_it() {
     }
 }
 
+/// The work beside a group panics: the buffers are the caller's again, and the others are told.
+#[test]
+fn work_beside_a_group_that_panics_is_told_to_those_who_wait_for_it() {
+    let settings = common::settings(&[(Key::Timeout, "60")]);
+    common::with_ranks(2, &settings, |comm| {
+        comm.barrier().unwrap();
+        let mut all = vec![comm.rank().0; 1 << 20];
+        if comm.rank() == Rank(0) {
+            let error = comm.broadcast(&mut all, Rank(1)).unwrap_err();
+            assert_eq!((error.kind, error.what.as_str()), (ErrorKind::Aborted, "a call of rank 1 panicked"));
+            return;
+        }
+        let mut group = comm.group();
+        group.add(ccl::Collective::broadcast(&mut all, Rank(1)));
+        let panics = || group.run_while(|| panic!("work of the test"));
+        catch_unwind(AssertUnwindSafe(panics)).unwrap_err();
+        all.fill(7);
+        assert_eq!(comm.barrier().unwrap_err().kind, ErrorKind::Aborted);
+        // It does not leave before the others have heard.
+        clock::sleep(Duration::from_secs(1));
+    });
+}
+
 /// A call that a destructor makes while a panic unwinds the thread is a call like others.
 #[test]
 fn a_call_during_a_panic_of_the_program_ends_nothing() {

@@ -224,9 +224,8 @@ impl Inner {
         let op = peer.zip(channel).and_then(|(peer, channel)| driver.engine.op_to(channel, peer));
         let whom = peer.map_or_else(|| "its peers".into(), |peer| format!("rank {peer}"));
         let text = format!("rank {} cannot connect to {whom}: {}", self.rank, error.what);
-        let about = peer.unwrap_or(self.rank);
-        // Who waits for this rank waits for that peer in the end.
         let is_late = error.kind == ErrorKind::Timeout;
+        let about = if is_late { self.held_by(driver, peer) } else { peer.unwrap_or(self.rank) };
         let trouble = if is_late { Trouble::TimedOut } else { Trouble::LinkFailed };
         self.tell(Report { op, ..Report::new(trouble, self.rank, about, text) });
         driver.engine.stop(Failure { cause: Cause::External(error), op, peer, channel });

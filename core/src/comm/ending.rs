@@ -95,12 +95,19 @@ impl Inner {
     pub(super) fn time_out(&self, driver: &mut Driver, wait: Option<Wait>, stood: Duration) {
         let error = self.timed_out(driver, wait, stood);
         let (peer, channel, op) = (error.at.peer, error.at.channel, error.at.op);
-        let about = peer.unwrap_or(self.rank);
+        let about = self.held_by(driver, peer);
         let report = Report::new(Trouble::TimedOut, self.rank, about, error.what.clone());
         let decision = self.decided(Report { op, channel, ..report }, DECISION);
         let failure = Failure { cause: Cause::External(error), op, peer, channel };
         let told = decision.map(|decision| self.told(driver, &decision, Some(&failure)));
         driver.engine.stop(told.unwrap_or(failure));
+    }
+
+    /// The rank that holds this one up, whose deadline has passed: the peer that it waits for, or
+    /// itself if it lacks what a connection needs. Ranks that wait for this one wait for that rank.
+    pub(super) fn held_by(&self, driver: &Driver, peer: Option<Rank>) -> Rank {
+        let lacks = self.lacking(driver, driver.engine.waits()).is_some();
+        peer.filter(|_| !lacks).unwrap_or(self.rank)
     }
 
     /// Tells the others what this rank has found and fails with, if nothing else was decided

@@ -46,13 +46,17 @@ mod tests {
             let mut bytes: Vec<u8> = (0..len).map(|at| at as u8).collect();
             let (due, other) = (0x1234_5678_9abc_def0, 0x1234_5678_9abc_def1);
             let came = with_checksum(due, view_of(&bytes));
+            let sent = crc32c::crc32c(&bytes);
             assert_eq!(without_checksum(came, view_of(&bytes), due), Ok(due));
             // The peer has called something else.
             assert_eq!(without_checksum(came, view_of(&bytes), other), Ok(due));
             if let Some(byte) = bytes.last_mut() {
                 *byte ^= 4;
                 let changed = without_checksum(came, view_of(&bytes), due).unwrap_err().to_string();
-                assert!(changed.contains(&format!("{len} bytes with CRC32C")), "{changed}");
+                let arrived = crc32c::crc32c(&bytes);
+                let expect =
+                    format!("{len} bytes with CRC32C {sent:08x} were sent, and arrived with {arrived:08x}");
+                assert!(changed.contains(&expect), "{changed}");
             }
         }
     }

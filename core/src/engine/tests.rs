@@ -340,6 +340,32 @@ fn a_wait_counts_from_when_somebody_waits() {
     assert_eq!(told(&engine), Some((Attention::Thread, Raw(900))));
     engine.note_waits(Raw(1900));
     assert_eq!(told(&engine), Some((Attention::Thread, Raw(900))));
+    // What was polled and is dropped is waited for by nobody.
+    for who in [Attention::Task, Attention::Nobody] {
+        attended.set(who);
+        engine.note_waits(Raw(2900));
+        assert_eq!(told(&engine).map(|(attention, _)| attention), Some(who));
+    }
+}
+
+#[test]
+fn of_several_sends_the_one_that_somebody_waits_for_is_told_also_when_they_fail() {
+    let (large, small) = (vec![0; 8 << 20], [0; 16]);
+    let recorder = Recorder::heap();
+    let (mut engine, mut numbers, _readers) = alone_in(&recorder);
+    send(&mut engine, &mut numbers, &small, 2);
+    settle(&mut engine);
+    let begun = Begun { ticket: Ticket::new(0), attended: WaitedFor::default(), lendable: None };
+    begin(&mut engine, &mut numbers, (&large, 1), Some(begun));
+    send(&mut engine, &mut numbers, &large, 2);
+    settle(&mut engine);
+    engine.note_waits(Raw(100));
+    let ops = engine.waits().iter().map(|wait| (wait.peer, engine.op_of(wait)));
+    let expect = [(Rank(1), 1), (Rank(2), 2)].map(|(peer, seq)| (peer, Some((CollKind::Send, seq))));
+    assert_eq!(ops.collect::<Vec<_>>(), expect);
+    engine.fail(Failure { cause: Cause::Link(LinkFault::Gone), op: None, peer: None, channel: None }, Raw(0));
+    let told = recorder.reader().snapshot().unwrap().comms[0].p2p.clone().unwrap();
+    assert_eq!((told.peer, told.seq), (Some(Rank(2)), 2));
 }
 
 #[test]

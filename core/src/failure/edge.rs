@@ -16,10 +16,10 @@ use crate::transport::socket::connect::{Connecting, Target};
 use crate::types::{CommId, JobId, Rank};
 
 /// How long a rank's listener must refuse connections before the rank counts as dead. Its farewell
-/// may come by another way and take longer.
+/// may arrive later, through other ranks.
 const REFUSED: Duration = Duration::from_millis(500);
 /// The same where its connections are closed at once, not refused: what lies between the hosts may
-/// accept them for a process that is gone. A listener with many visitors also closes some.
+/// accept them for a process that is gone. A listener with many connections also closes some.
 const CLOSED: Duration = Duration::from_millis(1500);
 /// How long one attempt may take. A stopped process has not died, so the rank is tried again.
 const TRY: Duration = Duration::from_secs(60);
@@ -97,8 +97,8 @@ impl Edge {
         }
     }
 
-    /// Whether the host has answered nothing for as long as a stream may be silent. A stopped
-    /// process does not answer either, but its kernel does.
+    /// Whether the host has answered nothing for as long as a stream may be silent. The kernel of a
+    /// stopped process answers, until the queue of its listener is full.
     pub(super) fn is_silent(&self, now: Ns) -> bool {
         self.connecting.unanswered_since().is_some_and(|since| now.since(since) >= SILENCE)
     }

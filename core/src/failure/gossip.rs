@@ -223,13 +223,13 @@ impl Gossip {
         self.found(Report::new(Trouble::Died, self.me, peer, text), now);
     }
 
-    /// The stream of a ring neighbour has ended because its host does not answer. Nobody can tell
+    /// The host of a ring neighbour has been silent for long; `what` says on what. Nobody can tell
     /// whether the rank lives; those that are reached go on without it, as if it were dead.
-    pub fn unreachable(&mut self, peer: Rank, now: Ns) {
+    pub fn unreachable(&mut self, peer: Rank, what: &str, now: Ns) {
         if !self.is_missed(peer) {
             return;
         }
-        let text = format!("the host of rank {peer} does not answer: it is down, or the network is cut");
+        let text = format!("the host of rank {peer} {what}: it is down, or the network is cut");
         self.found(Report::new(Trouble::Unreachable, self.me, peer, text), now);
     }
 
@@ -421,8 +421,8 @@ impl Gossip {
         self.lives[rank.index()] == Life::Died
     }
 
-    /// Whether the end of a peer would be news: neither has it left or died, nor does this rank
-    /// leave.
+    /// Whether the end of a peer must be reported: it has neither left nor died, and this rank does
+    /// not leave.
     pub(super) fn is_missed(&self, peer: Rank) -> bool {
         peer != self.me && self.lives[peer.index()] == Life::Lives && !self.is_leaving()
     }

@@ -37,6 +37,10 @@ const FLUSH_STEP: Duration = Duration::from_millis(50);
 /// The least time between two connections to a next rank: something may end each at once.
 const REDIAL: Duration = Duration::from_millis(200);
 
+/// What a host does of which nothing comes on a stream, or none of whose ports accepts one.
+const SILENT: &str = "does not answer";
+const UNANSWERED: &str = "does not answer new connections";
+
 /// The communicator that a gossip task works for.
 ///
 /// Its methods are called in the service thread and must not block.
@@ -103,6 +107,7 @@ struct Neighbour {
     side: Side,
     rank: Rank,
     line: Line<Fd>,
+    opened: Ns,
     /// Whether the end of the stream may mean that the peer died.
     ///
     /// For a stream opened after the bootstrap, it does so only once the peer has greeted. The
@@ -164,9 +169,10 @@ impl GossipTask {
     ) -> crate::Result<Arc<Self>> {
         let state = Arc::new((Mutex::new(State { gossip, flushed: false }), Condvar::new()));
         let sides = [Side::Next, Side::Previous];
+        let opened = clock::now();
         let lines = ring.into_iter().zip(sides).filter_map(|(stream, side)| {
             let RingStream { fd, peer, rest, unsent } = stream?;
-            Some(Neighbour { side, rank: peer, line: Line::after(fd, rest, unsent), tells: true })
+            Some(Neighbour { side, rank: peer, line: Line::after(fd, rest, unsent), opened, tells: true })
         });
         let (lines, parting) = lines.partition(|_| mending.is_some());
         let probe = |rank| Some(mending.as_ref()?.0.probe(rank, clock::now()));
@@ -305,32 +311,7 @@ impl Task for Round {
         let mut state = lock(&state);
         let gossip = &mut state.gossip;
         gossip.called(self.owner.called());
-        for Neighbour { side, rank, line, tells } in &mut self.lines {
-            let ended = line.read(|heard| match heard {
-                // The stream is authenticated. A line that does not parse comes from a newer
-                // version and is skipped.
-                Heard::Text(text) => {
-                    if let Ok(message) = serde_json::from_slice(text) {
-                        *tells = true;
-                        gossip.received(Some(*side), message, now);
-                    }
-                }
-                Heard::Greeting => *tells = true,
-                Heard::Farewell => {}
-                Heard::Failed(fault) => gossip.failed_in_init(*rank, &fault, now),
-            });
-            match ended {
-                Some(End::Silent) => gossip.unreachable(*rank, now),
-                // What lies between two hosts may close a stream, too.
-                Some(End::Closed) if *tells && gossip.is_missed(*rank) => {
-                    let dialling = self.mending.as_ref().map(|(dialling, _)| dialling);
-                    let is_probed = self.probes.iter().any(|probe| probe.to() == *rank);
-                    let probe = dialling.filter(|_| !is_probed).map(|dialling| dialling.probe(*rank, now));
-                    self.probes.extend(probe);
-                }
-                Some(End::Closed) | None => {}
-            }
-        }
+        self.hear(gossip, now);
         self.part(gossip, now);
         self.watch(gossip, now);
         let probed = self.probe(gossip, now);
@@ -350,6 +331,7 @@ impl Task for Round {
         }
         self.lines.iter_mut().for_each(|neighbour| neighbour.line.write());
         let flushed = self.edge.is_none()
+            && !self.is_cut_off(gossip)
             && self.lines.iter().all(|neighbour| neighbour.line.is_flushed())
             && self.locals.iter().all(|local| local.peer.is_flushed());
         let mut open = self.lines.iter().map(|neighbour| neighbour.rank);
@@ -377,6 +359,44 @@ impl Round {
         }
         if gossip.is_late() {
             self.owner.late(now);
+        }
+    }
+
+    /// Reads the streams of the ring. One that has ended may be the end of its rank.
+    fn hear(&mut self, gossip: &mut Gossip, now: Ns) {
+        let mut silent = Vec::new();
+        for Neighbour { side, rank, line, opened, tells } in &mut self.lines {
+            let ended = line.read(|heard| match heard {
+                // The stream is authenticated. A line that does not parse comes from a newer
+                // version and is skipped.
+                Heard::Text(text) => {
+                    if let Ok(message) = serde_json::from_slice(text) {
+                        *tells = true;
+                        gossip.received(Some(*side), message, now);
+                    }
+                }
+                Heard::Greeting => *tells = true,
+                Heard::Farewell => {}
+                Heard::Failed(fault) => gossip.failed_in_init(*rank, &fault, now),
+            });
+            match ended {
+                Some(End::Silent) => silent.push((*rank, *opened)),
+                // What lies between two hosts may close a stream, too.
+                Some(End::Closed) if *tells && gossip.is_missed(*rank) => {
+                    let dialling = self.mending.as_ref().map(|(dialling, _)| dialling);
+                    let is_probed = self.probes.iter().any(|probe| probe.to() == *rank);
+                    let probe = dialling.filter(|_| !is_probed).map(|dialling| dialling.probe(*rank, now));
+                    self.probes.extend(probe);
+                }
+                Some(End::Closed) | None => {}
+            }
+        }
+        for (to, before) in silent {
+            // The host has answered since, if a stream to the rank was opened later.
+            let is_later = |other: &Neighbour| other.rank == to && other.opened > before;
+            if !self.lines.iter().any(|other| is_later(other) && other.line.is_open()) {
+                gossip.unreachable(to, SILENT, now);
+            }
         }
     }
 
@@ -416,10 +436,11 @@ impl Round {
         self.locals.retain(|_| ended.next().is_none_or(|(is_dead, has_left)| !is_dead && !has_left));
     }
 
-    /// Finds out whether the ranks live whose streams ended; returns when to look again.
+    /// Finds out whether the ranks whose streams ended are alive; returns when to look again.
     ///
-    /// Who lives accepts the connection, which is closed at once: it is the previous rank, which
-    /// connects anew, or the next one, to which [`mend`](Self::mend) connects.
+    /// A rank that is alive accepts the connection, which is then closed. The ring is closed again
+    /// by the previous rank, which connects to this one, and by [`mend`](Self::mend), which
+    /// connects to the next one.
     fn probe(&mut self, gossip: &mut Gossip, now: Ns) -> Option<Ns> {
         // Also after a decision: ranks that go on without the dead need to know them all.
         self.probes.retain(|probe| gossip.is_missed(probe.to()));
@@ -429,7 +450,7 @@ impl Round {
                 false
             }
             Ok(None) if probe.is_silent(now) => {
-                gossip.unreachable(probe.to(), now);
+                gossip.unreachable(probe.to(), UNANSWERED, now);
                 false
             }
             Ok(answer) => answer.is_none(),
@@ -460,6 +481,14 @@ impl Round {
         });
     }
 
+    /// Whether this rank leaves and no stream carries its farewell: all were cut as it left.
+    fn is_cut_off(&self, gossip: &Gossip) -> bool {
+        let lives = gossip.next().is_some_and(|next| !gossip.has_died(next));
+        let is_open = self.lines.iter().any(|neighbour| neighbour.line.is_open());
+        let leaves = gossip.is_leaving() && gossip.decision().is_none();
+        self.mending.is_some() && leaves && lives && !is_open
+    }
+
     /// Keeps the ring closed.
     ///
     /// Connects to the next rank where the previous next rank has left, and accepts the streams of
@@ -468,14 +497,14 @@ impl Round {
         let (dialling, arrivals) = self.mending.as_ref()?;
         for (rank, _, fd) in arrivals.take() {
             let line = Line::greeting(fd);
-            self.lines.push(Neighbour { side: Side::Previous, rank, line, tells: false });
+            self.lines.push(Neighbour { side: Side::Previous, rank, line, opened: now, tells: false });
             gossip.joined(Side::Previous);
         }
         // Once this rank leaves or there is a decision, it waits only for a stream that is already
         // being opened, to send its last messages. A rank that may leave has forwarded all messages
-        // there will be.
+        // there will be, but its farewell needs a stream.
         let is_over = gossip.is_leaving() || (gossip.decision().is_some() && !gossip.is_sharing());
-        let is_wanted = !gossip.may_leave() && (!is_over || self.edge.is_some());
+        let is_wanted = self.is_cut_off(gossip) || (!gossip.may_leave() && (!is_over || self.edge.is_some()));
         // No rank connects to a dead rank: the ring needs no more repair.
         let next = gossip.next().filter(|next| is_wanted && !gossip.has_died(*next));
         let has_line = |rank| {
@@ -502,7 +531,7 @@ impl Round {
             Ok(Some(fd)) => {
                 self.edge = None;
                 let line = Line::greeting(fd);
-                self.lines.push(Neighbour { side: Side::Next, rank: next, line, tells: false });
+                self.lines.push(Neighbour { side: Side::Next, rank: next, line, opened: now, tells: false });
                 gossip.joined(Side::Next);
                 None
             }

@@ -221,6 +221,19 @@ fn a_part_of_an_element_is_refused() {
 }
 
 #[test]
+fn sources_of_different_lengths_are_refused() {
+    for lens in [[8, 4], [8, 12]] {
+        let [mut a, mut b] = lens.map(|len| Buffer::new(len, 0));
+        let mut c = Buffer::new(8, 0);
+        let (from, to) = ([a.view().read(), b.view().read()], [(c.view(), Store::Plain)]);
+        let refused = std::panic::catch_unwind(|| {
+            combine((ReduceOp::Sum, Scaling::NONE), Datatype::F32, &from, &to);
+        });
+        assert!(refused.is_err(), "{lens:?}");
+    }
+}
+
+#[test]
 #[should_panic(expected = "another length")]
 fn a_destination_of_another_length_is_refused() {
     let (mut a, mut b, mut c) = (Buffer::new(8, 0), Buffer::new(8, 0), Buffer::new(4, 0));

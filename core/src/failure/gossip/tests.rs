@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+mod told;
+
 use super::*;
 use crate::collective::Pair;
 use crate::seed::Seed;

@@ -10,7 +10,8 @@ use crate::bootstrap::fault::Fault;
 use crate::bootstrap::frame::{Frames, frame};
 use crate::error::ErrorKind;
 use crate::failure::gossip::{Attempt, Share, Trouble};
-use crate::types::{CommId, JobId};
+use crate::transport::socket::listen::{Inbox, Listener, Scope};
+use crate::types::{ChannelId, CommId, JobId};
 
 struct Silent;
 
@@ -23,6 +24,12 @@ impl Owner for Silent {
     fn asked(&self, _: Rank, _: &Descriptor) {}
     fn decided(&self, _: &Decision) {}
     fn heard(&self, _: News) {}
+}
+
+const JOB: JobId = JobId(0x2a);
+
+fn key() -> Key {
+    Key::from_secret("of this test")
 }
 
 fn here(port: u16) -> SocketAddr {
@@ -41,10 +48,21 @@ fn start_with(
     ring: [Option<RingStream>; 2],
     ended: Vec<Rank>,
 ) -> Arc<GossipTask> {
-    let (job, comm, me, nranks) = (JobId(0x2a), CommId(comm), Rank(0), listeners.len() as u32);
-    let dialling = Dialling { job, comm, key: Key::from_secret("of this test"), me, bind: None, listeners };
+    start_on(comm, listeners, ring, ended, Arc::default())
+}
+
+/// The same; streams of other ranks arrive there.
+fn start_on(
+    comm: u64,
+    listeners: Vec<SocketAddr>,
+    ring: [Option<RingStream>; 2],
+    ended: Vec<Rank>,
+    arrivals: Arc<Arrivals>,
+) -> Arc<GossipTask> {
+    let (comm, me, nranks) = (CommId(comm), Rank(0), listeners.len() as u32);
+    let dialling = Dialling { job: JOB, comm, key: key(), me, bind: None, listeners };
     let post = Post::open(comm, me).unwrap();
-    let mending = Some((dialling, Arc::default()));
+    let mending = Some((dialling, arrivals));
     let ways = Ways { locals: Vec::new(), post, ring, ended, mending };
     let service = Service::get().unwrap();
     GossipTask::start(&service, Gossip::new(me, nranks), me, ways, Box::new(Silent)).unwrap()
@@ -154,6 +172,75 @@ fn a_rank_whose_connections_are_accepted_and_closed_for_long_has_died() {
         assert_eq!(decided(&task, limit), expect);
         drop(accepts);
     }
+}
+
+/// A stream from rank 1 whose host answers nothing: its kernel lets nobody in, and the stream gives
+/// up after some seconds.
+fn unanswered() -> (RingStream, [TcpListener; 1], Vec<std::net::TcpStream>) {
+    let full = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    full.bind(&here(0).into()).unwrap();
+    full.listen(0).unwrap();
+    let address = full.local_addr().unwrap();
+    let connect = || {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        socket.set_tcp_user_timeout(Some(Duration::from_secs(2))).unwrap();
+        let _ = socket.connect(&address);
+        socket
+    };
+    let others = (0..3).map(|_| connect().into()).collect();
+    clock::sleep(Duration::from_millis(50));
+    let fd = Fd::from(std::os::fd::OwnedFd::from(connect()));
+    let rest = BootstrapRest::new(Frames::new(64), true);
+    (RingStream { fd, rest, peer: Rank(1), unsent: Vec::new() }, [full.into()], others)
+}
+
+#[test]
+fn a_stream_that_gets_no_answer_counts_unless_a_later_one_to_that_rank_is_open() {
+    let ((_next, next), arrivals) = (busy(), Arc::<Arrivals>::default());
+    let ((silent, _held, _others), (also, _held_too, _others_too)) = (unanswered(), unanswered());
+    let (later, _theirs) = stream_of(Rank(1));
+    let lives = start_on(0xcc, vec![here(1), next], [None, Some(silent)], Vec::new(), Arc::clone(&arrivals));
+    arrivals.put((Rank(1), ChannelId(0), later.fd));
+    let alone = start(0xcd, vec![here(1), next], [None, Some(also)]);
+    assert_eq!(decided(&alone, Duration::from_secs(20)), Some((Trouble::Unreachable, Rank(1))));
+    let text = alone.lock().gossip.decision().map(|decision| decision.text.clone());
+    let expect = "the host of rank 1 does not answer: it is down, or the network is cut";
+    assert_eq!(text.as_deref(), Some(expect));
+    assert_eq!(decided(&lives, Duration::from_secs(1)), None);
+}
+
+#[test]
+fn a_rank_whose_ring_is_cut_as_it_leaves_connects_for_its_farewell() {
+    let (comm, inbox) = (CommId(0xce), Inbox::default());
+    let scope = Scope { job: JOB, key: key(), comm, rank: Rank(1), nranks: 2, channels: 1 };
+    let there = Listener::alone(here(0), scope, inbox, Arc::new(|| ())).unwrap();
+    let task = start(comm.0, vec![here(1), there.address()], [None, None]);
+    let finish = GossipMessage::Finish { rank: Rank(1), tally: Tally::default() };
+    let leaves = std::thread::spawn(move || {
+        task.lock().gossip.received(None, finish, clock::now());
+        assert!(matches!(task.finish(Tally::default(), Vec::new(), Duration::from_secs(20)), Finished::All));
+        task.leave(Duration::from_secs(20));
+    });
+    let end = clock::now().after(Duration::from_secs(20));
+    let mut arrived = Vec::new();
+    while arrived.is_empty() && clock::now() < end {
+        arrived = there.edges().take();
+        clock::sleep(Duration::from_millis(1));
+    }
+    leaves.join().unwrap();
+    // All that rank 0 has said arrives before the end of its stream.
+    let mut line = Line::new(arrived.remove(0).2);
+    let mut messages = Vec::new();
+    while line.is_open() && clock::now() < end {
+        line.read(|heard| {
+            if let Heard::Text(text) = heard {
+                messages.push(serde_json::from_slice::<GossipMessage>(text).unwrap());
+            }
+        });
+        clock::sleep(Duration::from_millis(1));
+    }
+    assert!(messages.contains(&GossipMessage::Farewell { rank: Rank(0) }), "{messages:?}");
 }
 
 /// A stream to rank 1, which has not left the bootstrap, and its end.

@@ -428,6 +428,14 @@ fn what_cannot_be_verified_is_said_so() {
     assert!(suits(2, CollKind::Barrier, 0, 3).contains("programs of 3 ranks"));
     assert!(suits(2, CollKind::AllReduce, 1 << 40, 2).contains("elements"));
     assert!(suits(2, CollKind::Send, 1, 2).contains("not a collective"));
+    // Scratch memory is the element too many.
+    let scratch =
+        Step { len: 8, sources: [Operand::Scratch { at: 0 }].into_iter().collect(), ..Step::nothing() };
+    let request = request(CollKind::AllReduce, Datatype::F64, 0, ELEMENTS_MOST / 4);
+    let programs = [vec![vec![scratch]], vec![vec![]]];
+    let topology = Topology::new(&[1, 1], 1);
+    let error = verify(&topology, &request, &programs, Slots::default()).unwrap_err().to_string();
+    assert!(error.contains(&format!("{} elements", ELEMENTS_MOST + 1)), "{error}");
 }
 
 #[test]

@@ -27,6 +27,9 @@ use crate::sys::process::{is_own_limit, lacks};
 
 const RETRY_FIRST: Duration = Duration::from_millis(5);
 const RETRY_MOST: Duration = Duration::from_millis(200);
+/// A connection that is closed within this time is closed for a process that is gone, if it is so
+/// again and again. A listener that closes it later is busy.
+const CLOSED_SOON: Duration = Duration::from_millis(500);
 
 /// The address of a lane's reader, and the data to send to it.
 #[derive(Clone, Debug)]
@@ -100,9 +103,11 @@ struct Dial {
     state: State,
     pause: Duration,
     last: String,
+    /// When the last try began.
+    began: Ns,
     /// The time since which every try was refused because no process listens there.
     refused: Option<Ns>,
-    /// The time since which every try was refused, or closed before the handshake ended.
+    /// The time since which every try was refused, or closed soon, before the handshake ended.
     ended: Option<Ns>,
     /// The time since which the reader's kernel has not answered.
     unanswered: Option<Ns>,
@@ -133,6 +138,7 @@ impl Connecting {
             state: State::Waiting(Ns(0)),
             pause: RETRY_FIRST,
             last: "no answer".to_string(),
+            began: now,
             refused: None,
             ended: None,
             unanswered: None,
@@ -179,13 +185,13 @@ impl Connecting {
         Ok(None)
     }
 
-    /// The time since which every try of some stream was refused. None while a try is under way,
-    /// which may succeed.
+    /// The time since which every try of some stream was refused. `None` while a try is under way:
+    /// it may succeed.
     pub(crate) fn refused_since(&self) -> Option<Ns> {
         self.failed().filter_map(|dial| dial.refused).min()
     }
 
-    /// The same of tries that were refused, or closed before the handshake ended.
+    /// The same of tries that were refused, or closed soon, before the handshake ended.
     pub(crate) fn ended_since(&self) -> Option<Ns> {
         self.failed().filter_map(|dial| dial.ended).min()
     }
@@ -270,7 +276,9 @@ impl Connecting {
                 Err(Failure::Lacking(errno)) => {
                     let why = format!("rank {} has {}", self.target.hello.from, lacks(errno).0);
                     let state = self.rest(index, why, [None; 2], now);
-                    self.dials[index].lacking = Some(errno);
+                    let dial = &mut self.dials[index];
+                    // The reader was not asked.
+                    (dial.lacking, dial.unanswered) = (Some(errno), None);
                     (state, false)
                 }
                 Err(Failure::Refused(why)) => {
@@ -278,8 +286,10 @@ impl Connecting {
                     (self.rest(index, why, [refused, ended].map(|since| since.or(Some(now))), now), false)
                 }
                 Err(Failure::Closed(why)) => {
-                    let ended = self.dials[index].ended.or(Some(now));
-                    (self.rest(index, why, [None, ended], now), false)
+                    let Dial { began, ended, .. } = self.dials[index];
+                    let is_soon = now.since(began) <= CLOSED_SOON;
+                    self.dials[index].unanswered = None;
+                    (self.rest(index, why, [None, ended.or(Some(now)).filter(|_| is_soon)], now), false)
                 }
             };
             self.dials[index].state = state;
@@ -290,7 +300,7 @@ impl Connecting {
     }
 
     /// Lets a stream wait before its next try. The times are those since which every try was
-    /// refused, and since which every try was refused or closed.
+    /// refused, and since which every try was refused or closed soon.
     fn rest(&mut self, index: usize, why: String, [refused, ended]: [Option<Ns>; 2], now: Ns) -> State {
         let dial = &mut self.dials[index];
         let at = now.after(dial.pause);
@@ -307,6 +317,7 @@ impl Connecting {
         match state {
             State::Waiting(at) if at > now => Ok((State::Waiting(at), false)),
             State::Waiting(_) => {
+                self.dials[index].began = now;
                 let stream = self.connect()?;
                 self.dials[index].unanswered.get_or_insert(now);
                 Ok((State::Connecting(stream), true))

@@ -374,6 +374,25 @@ fn the_machine_says_what_it_waits_for() {
     assert!(connecting.wake() > now && connecting.wake() < now.after(Duration::from_secs(1)));
 }
 
+#[test]
+fn only_a_connection_that_is_closed_soon_counts_as_ended() {
+    let door = TcpListener::bind(LOOPBACK).unwrap();
+    for (late, counts) in [(Duration::from_millis(1), true), (Duration::from_millis(600), false)] {
+        let now = clock::now();
+        let mut connecting =
+            Connecting::new(target(door.local_addr().unwrap(), 1), now, Duration::from_secs(9));
+        assert!(connecting.turn(now).unwrap().is_none());
+        drop(door.accept().unwrap());
+        let closed = now.after(late);
+        until(|| {
+            assert!(connecting.turn(closed).unwrap().is_none());
+            (connecting.fds().count() == 0).then_some(())
+        });
+        assert_eq!(connecting.ended_since(), counts.then_some(closed));
+        assert_eq!(connecting.unanswered_since(), None);
+    }
+}
+
 /// Runs `ip` in this thread's network namespace.
 fn ip(words: &str) {
     let done = Command::new("ip").args(words.split(' ')).output().unwrap();
