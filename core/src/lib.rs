@@ -98,5 +98,5 @@ pub use error::{At, Error, ErrorKind, Result};
 pub use float8::{F8E4M3, F8E5M2};
 pub use half::{bf16, f16};
 pub use memory::{Element, Region};
-pub use observer::{Call, CallObserver};
+pub use observer::{Call, CallObserver, set_observer};
 pub use types::{ChannelId, CollKind, CommId, Datatype, JobId, Phase, Rank, ReduceOp};

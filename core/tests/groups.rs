@@ -171,6 +171,28 @@ fn a_prepared_send_and_receive_run_again_and_again() {
     }
 }
 
+/// A prepared call outlives the borrow of its communicator: another thread may run it while
+/// `finish()` waits for the other ranks, which know all calls of this one already.
+#[test]
+fn a_prepared_call_is_refused_once_its_rank_has_called_finish() {
+    let settings = common::settings(&[(Key::Observe, "0")]);
+    common::with_ranks(2, &settings, |comm| {
+        if comm.rank().0 == 1 {
+            ccl::clock::sleep(std::time::Duration::from_secs(1));
+            return comm.finish().unwrap();
+        }
+        let mut call = comm.prepare(vec![1_u8; 8], |all| Collective::send(all, Rank(1))).unwrap();
+        std::thread::scope(|scope| {
+            let finishes = scope.spawn(move || comm.finish());
+            ccl::clock::sleep(std::time::Duration::from_millis(500));
+            let error = call.run().unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Usage, "{error}");
+            assert!(error.to_string().contains("has called finish()"), "{error}");
+            finishes.join().unwrap().unwrap();
+        });
+    });
+}
+
 #[test]
 fn a_group_beside_other_work_ends_at_the_deadline() {
     let settings = common::settings(&[(Key::Observe, "0"), (Key::Timeout, "1")]);

@@ -66,6 +66,10 @@ fn check_text(
         for error in &errors {
             assert_eq!(error.kind, ErrorKind::Mismatch, "{error}");
             assert!(wanted.iter().all(|wanted| error.what.contains(wanted)), "{error}");
+            assert!(
+                error.at.peer.is_none_or(|peer| error.what.contains(&format!("rank {peer} "))),
+                "{error}"
+            );
         }
         // It takes no time limit; connecting is a part of it.
         assert!(took.as_secs() < 30, "{took:?}");

@@ -12,12 +12,13 @@ use ccl::observer::{Call, CallObserver, set_observer};
 use ccl::types::CollKind;
 use ccl::{ErrorKind, Rank, ReduceOp, clock};
 
-/// Panics as rank 1 begins its all-reduce.
+/// Panics as rank 1 begins its all-reduce or its reduction to a root.
 struct Panics;
 
 impl CallObserver for Panics {
     fn begin(&self, call: &Call) {
-        let is_it = |call: &Call| matches!(call, Call::Operation { rank: Rank(1), request, .. } if request.kind == CollKind::AllReduce);
+        let kinds = [CollKind::AllReduce, CollKind::Reduce];
+        let is_it = |call: &Call| matches!(call, Call::Operation { rank: Rank(1), request, .. } if kinds.contains(&request.kind));
         assert!(!is_it(call), "an observer of the test");
     }
     fn end(&self, _: &Call) {}
@@ -25,7 +26,8 @@ impl CallObserver for Panics {
 
 #[test]
 fn a_call_that_panicked_is_told_to_those_who_wait_for_it() {
-    set_observer(Box::new(Panics)).unwrap();
+    // Another test may have set it.
+    let _ = set_observer(Box::new(Panics));
     let settings = common::settings(&[(Key::Timeout, "60")]);
     let said = common::with_ranks(3, &settings, |comm| {
         comm.barrier().unwrap();
@@ -45,6 +47,26 @@ fn a_call_that_panicked_is_told_to_those_who_wait_for_it() {
     for error in said.iter().flatten() {
         assert_eq!((error.kind, error.what.as_str()), (ErrorKind::Aborted, "a call of rank 1 panicked"));
     }
+}
+
+#[test]
+fn a_call_that_panicked_as_it_began_is_told_to_those_who_wait_for_it() {
+    // Another test may have set it.
+    let _ = set_observer(Box::new(Panics));
+    common::with_ranks(2, &common::settings(&[(Key::Timeout, "60")]), |comm| {
+        comm.barrier().unwrap();
+        let begins = || {
+            comm.begin(vec![1_f32; 4], |all| ccl::Collective::reduce_in_place(all, ReduceOp::Sum, Rank(0)))
+        };
+        let began = catch_unwind(AssertUnwindSafe(begins));
+        if comm.rank() == Rank(1) {
+            assert!(began.is_err());
+            assert_eq!(comm.barrier().unwrap_err().kind, ErrorKind::Aborted);
+            return clock::sleep(Duration::from_secs(1));
+        }
+        let error = began.unwrap().unwrap().wait().unwrap_err();
+        assert_eq!((error.kind, error.what.as_str()), (ErrorKind::Aborted, "a call of rank 1 panicked"));
+    });
 }
 
 /// The work beside a group panics: the buffers are the caller's again, and the others are told.

@@ -254,16 +254,12 @@ fn judged(
     Ok(looked)
 }
 
-/// `CCL_STALL_AFTER`.
-pub(crate) fn stall_ns(settings: &Settings) -> u64 {
-    settings.duration(Key::StallAfter).as_nanos() as u64
-}
-
-/// The same as the job has it, unless this process was given another one: the job tells stalls by
-/// its own.
-fn stall_ns_of<'a>(settings: &Settings, mut found: impl Iterator<Item = &'a Found>) -> u64 {
+/// `CCL_STALL_AFTER` as the job has it, unless this process was given another one: the job tells
+/// stalls by its own.
+pub(crate) fn stall_ns_of<'a>(settings: &Settings, mut found: impl Iterator<Item = &'a Found>) -> u64 {
+    let own_ns = settings.duration(Key::StallAfter).as_nanos() as u64;
     if settings.source(Key::StallAfter) != Source::Default {
-        return stall_ns(settings);
+        return own_ns;
     }
     let of_one = |one: &Found| {
         let mut words = one.given.process.settings.split(' ');
@@ -271,7 +267,7 @@ fn stall_ns_of<'a>(settings: &Settings, mut found: impl Iterator<Item = &'a Foun
         let seconds = seconds.parse::<f64>().ok()?;
         Duration::try_from_secs_f64(seconds).ok()
     };
-    found.find_map(of_one).map_or_else(|| stall_ns(settings), |after| after.as_nanos() as u64)
+    found.find_map(of_one).map_or(own_ns, |after| after.as_nanos() as u64)
 }
 
 fn print(mut job: JobSnapshot, json: bool, proxy: bool) -> Result<u8, (u8, String)> {

@@ -171,9 +171,12 @@ impl CallTerms {
     /// # Errors
     /// `Usage` unless there is one count per rank, and all bytes together fit 63 bits.
     pub fn check(&self, request: &Request, nranks: u32) -> Result<()> {
-        for counts in [&self.counts, &self.received].into_iter().flatten() {
+        let of_pairs = self.received.is_some();
+        let named = [(&self.counts, if of_pairs { "sent " } else { "" }), (&self.received, "received ")];
+        for (counts, which) in named.into_iter().filter_map(|(counts, which)| Some((counts.as_ref()?, which)))
+        {
             if counts.len() != nranks as usize {
-                let what = format!("{} counts for {nranks} ranks", counts.len());
+                let what = format!("{} {which}counts for {nranks} ranks", counts.len());
                 return Err(Error::new(ErrorKind::Usage, what).hint("pass one count per rank"));
             }
             let all = counts.iter().try_fold(0_u64, |all, count| all.checked_add(*count as u64));

@@ -262,8 +262,11 @@ impl<'a, 'c> Collective<'a, 'c> {
             return Ok(());
         }
         let what = format!("{what} has {has} elements, which are no {} equal blocks", inner.nranks);
-        Err(Error::new(ErrorKind::Usage, what)
-            .hint("pass a multiple of the number of ranks, or make the uneven call"))
+        let hint = match self.kind {
+            CollKind::Gather | CollKind::Scatter => "pass a multiple of the number of ranks",
+            _ => "pass a multiple of the number of ranks, or make the uneven call",
+        };
+        Err(Error::new(ErrorKind::Usage, what).hint(hint))
     }
 
     /// What a rank sends to itself, it receives.

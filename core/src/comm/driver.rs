@@ -165,6 +165,12 @@ impl Inner {
             return Err(error);
         }
         let Asked { ref request, terms, input, output, planned } = *asked;
+        if driver.is_finishing {
+            let error =
+                Error::new(ErrorKind::Usage, "this rank has called finish(), and makes no more calls")
+                    .hint("wait for the runs of prepared calls before finish()");
+            return Err(error.in_comm(&self.name, self.rank).in_op(request.kind, 0));
+        }
         let (shape, hash) = planned.unwrap_or_else(|| self.plan(driver, request, terms.as_deref()));
         let (descriptor, check) = driver.numbers.describe(self.rank, request, hash);
         driver.links.describe(&descriptor);

@@ -160,13 +160,17 @@ impl Inner {
                 None if decision.trouble == Trouble::TimedOut => self.how_to_look(),
                 None => String::new(),
             },
+            Trouble::Aborted if decision.about != self.rank => {
+                format!("see what rank {} printed", decision.about)
+            }
             Trouble::Aborted => String::new(),
         };
         let op = own.and_then(|failure| failure.op).or_else(|| driver.engine.under_way());
-        // A decision about this rank itself names the peer that this rank failed with, if there is
-        // one.
+        // A decision about this rank itself names the other side of a mismatch, or the peer that
+        // this rank failed with, if there is one.
         let other = |peer: &Rank| *peer != self.rank;
-        let peer = Some(decision.about).filter(other).or_else(|| own?.peer.filter(other));
+        let failed_with = || own.filter(|_| decision.trouble != Trouble::Mismatch)?.peer;
+        let peer = [Some(decision.about), decision.other, failed_with()].into_iter().flatten().find(other);
         let waits = driver.engine.waits();
         let blocked_on = waits.iter().find(|wait| Some(wait.peer) == peer).map(|wait| wait.channel);
         let failed = own.filter(|failure| failure.peer == peer).and_then(|failure| failure.channel);

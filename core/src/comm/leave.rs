@@ -32,7 +32,8 @@ impl Inner {
         let gossip = lock(&self.gossip).clone();
         let decision = gossip.and_then(|gossip| gossip.report(report, DECISION));
         let (by, about) = (self.rank, self.rank);
-        let decision = decision.unwrap_or(Decision { trouble: Trouble::Aborted, by, about, text });
+        let decision =
+            decision.unwrap_or(Decision { trouble: Trouble::Aborted, by, about, other: None, text });
         self.shared.decided(&decision);
         let Ok(mut driver) = self.driver() else { return };
         self.look(&mut driver);
@@ -75,8 +76,9 @@ impl Inner {
     fn wait_for_all(&self) -> Result<()> {
         let Some(gossip) = lock(&self.gossip).clone() else { return Ok(()) };
         let (tally, calls) = {
-            let driver = self.driver()?;
+            let mut driver = self.driver()?;
             driver.engine.row().phase_began(Phase::Finish, clock::raw());
+            driver.is_finishing = true;
             (driver.numbers.tally(), driver.links.own_calls().collect())
         };
         let began = clock::now();

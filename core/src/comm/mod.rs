@@ -2,8 +2,8 @@
 //!
 //! A [`Communicator`] is one rank of a group. Its calls take slices and block until done, or take a
 //! [`Region`](crate::Region) and return a [`Pending`]. All ranks make the same collective calls in
-//! the same order; a rank that calls something else is detected before any output changes, and
-//! named.
+//! the same order; a rank that calls something else is found and named. What a failed call has
+//! written is undefined.
 //!
 //! | part | what it holds |
 //! |---|---|

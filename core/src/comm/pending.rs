@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::clock::{self, Ns, Stopwatch};
 use crate::comm::call::Owning;
-use crate::comm::driver::{Asked, PANIC_IS_SAID};
+use crate::comm::driver::{Asked, PANIC_IS_SAID, Unwinding};
 use crate::comm::exclusive::{Locked, of_a_parent};
 use crate::comm::parking;
 use crate::comm::state::{Driver, Inner, lock};
@@ -114,6 +114,7 @@ pub(super) fn begin<T: Element>(
         place.result = Some(result);
         place.waker.take()
     });
+    let _guard = Unwinding::of(inner);
     let mut driver = inner.driver()?;
     // Kept before the engine knows the buffer.
     let ticket = driver.owned.keep(settle);
@@ -412,9 +413,10 @@ mod tests {
             let begun = catch_unwind(AssertUnwindSafe(|| comm.send_async(vec![7_u8; 8], Rank(2)).map(drop)));
             assert!(begun.is_err(), "the carrier panics");
             let driver = comm.inner.driver().unwrap();
-            assert!(driver.engine.under_way().is_some() && !driver.owned.is_empty(), "{:?}", *driver);
+            assert!(driver.engine.failure().is_some() && !driver.owned.is_empty(), "{:?}", *driver);
             drop(driver);
-            comm.abort("the end of the test");
+            let error = comm.barrier().unwrap_err();
+            assert_eq!((error.kind, &*error.what), (ErrorKind::Aborted, "a call of rank 0 panicked"));
             drop((comm, others.map(|other| other.join().unwrap())));
         });
         drop(root);

@@ -119,6 +119,8 @@ pub(crate) struct Driver {
     pub(super) asking: (u64, Vec<Rank>),
     /// Why no more calls are taken.
     pub(super) ended: Option<Error>,
+    /// Whether this rank has told the others all its calls.
+    pub(super) is_finishing: bool,
     /// Whether a thread turns the engine until its call has ended. It may have let go of the lock
     /// for a moment.
     pub(super) is_driven: bool,
@@ -201,6 +203,7 @@ impl Driver {
             asked: Vec::new(),
             asking: (0, Vec::new()),
             ended: None,
+            is_finishing: false,
             is_driven: false,
             waiters: 0,
             told: 0,

@@ -559,6 +559,7 @@ impl Gossip {
     fn decide(&mut self) {
         let Some(first) = self.cause() else { return };
         let Report { trouble, from, about, ref text, .. } = *first;
+        let mut other = None;
         let (about, text) = match trouble {
             Trouble::TimedOut => {
                 let chain = Chain::of(first, &self.reports);
@@ -567,8 +568,9 @@ impl Gossip {
             // The rank that answered is no more to blame than the rank that reported first.
             Trouble::Mismatch => {
                 let one = self.reports.iter().find(|report| report.trouble == Trouble::Mismatch);
-                let is_in_it = |rank: &Rank| [from, about].contains(rank);
-                (one.map(|one| one.about).filter(is_in_it).unwrap_or(about), text.clone())
+                let blamed = one.map(|one| one.about).filter(|one| *one == from).unwrap_or(about);
+                other = [from, about].into_iter().find(|rank| *rank != blamed);
+                (blamed, text.clone())
             }
             Trouble::LinkFailed if self.has_left(about) => {
                 let text = format!(
@@ -578,7 +580,7 @@ impl Gossip {
             }
             _ => (about, text.clone()),
         };
-        let decision = Decision { trouble, by: self.me, about, text };
+        let decision = Decision { trouble, by: self.me, about, other, text };
         self.flood(&GossipMessage::Decision(decision.clone()));
         self.decision = Some(decision);
     }

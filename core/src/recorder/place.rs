@@ -95,6 +95,22 @@ impl Place {
     }
 }
 
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.home == Home::File && !self.file.is_stale() && self.path.exists() {
+            left().push(self.path.clone());
+        }
+    }
+}
+
+/// The files that recorders of this process left as evidence: they may be opened like those of
+/// other processes, as no recorder needs their lock any more.
+static LEFT: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+fn left() -> MutexGuard<'static, Vec<PathBuf>> {
+    LEFT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The files that recorders of this process left for nothing but inits that failed.
 static FAILED_INITS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
@@ -377,10 +393,13 @@ pub fn prune(folder: &Path, own: Option<&str>) -> usize {
 fn prune_to(folder: &Path, own: Option<&str>, keep_files: usize, keep_bytes: u64) -> usize {
     // All recorders of this process share the first two parts of the stem.
     let own = own.and_then(|stem| stem.rsplit_once('-')).map(|(own, _)| format!("{own}-"));
+    left().retain(|path| path.exists());
+    let left = left().clone();
     let mut dead = Vec::new();
     for path in files(folder) {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        if own.as_ref().is_some_and(|own| name.starts_with(own)) || !is_dead(&path) {
+        let is_own = own.as_ref().is_some_and(|own| name.starts_with(own)) && !left.contains(&path);
+        if is_own || !is_dead(&path) {
             continue;
         }
         if let Ok(about) = path.symlink_metadata() {

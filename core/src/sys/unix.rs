@@ -200,8 +200,8 @@ const OVERFLOW_UID: u32 = 65534;
 /// Why it may not.
 pub fn may_talk(uid: u32) -> Result<(), &'static str> {
     match uid {
-        OVERFLOW_UID => Err("the kernel reports user 65534, which stands for all users that it cannot \
-             tell apart here, so it may be another user than this process's"),
+        OVERFLOW_UID => Err("user 65534 stands for all users that the kernel cannot tell apart here: \
+             run as another user"),
         0 => Ok(()),
         uid if uid == rustix::process::geteuid().as_raw() => Ok(()),
         _ => Err("only the user of this process and root may ask it"),

@@ -13,7 +13,7 @@ const USAGE: u8 = 2;
 fn main() -> ExitCode {
     ccl_exporters::init_from_env();
     match perf::run(&Options::parse()) {
-        Ok(report) if report.wrong() == 0 => ExitCode::SUCCESS,
+        Ok(report) if report.wrong().unwrap_or(0) == 0 => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {
             ccl_examples::complain(error.as_ref());

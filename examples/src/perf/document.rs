@@ -1,4 +1,4 @@
-//! The file of the JSON document: opened before anything is measured, so that a place where nothing
+//! The file of the JSON document: tried before anything is measured, so that a place where nothing
 //! can be written is told at once. It appears under its name when it is complete.
 
 use std::fs::{self, File};
@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 /// What stands for standard output.
 pub const STDOUT: &str = "-";
 
-/// A document that is not written yet; its file goes if it never is.
+/// A document that is not written yet.
 #[derive(Debug)]
 pub struct Document {
     path: PathBuf,
-    /// The unfinished file beside it; none for standard output.
-    unfinished: Option<(PathBuf, File)>,
+    /// Where it is written, beside its place; none for standard output.
+    unfinished: Option<PathBuf>,
 }
 
 impl Document {
@@ -41,30 +41,24 @@ impl Document {
         }
         let unfinished = format!(".{}.{}", name.to_string_lossy(), std::process::id());
         let unfinished = path.with_file_name(unfinished);
-        let file = File::create_new(&unfinished).map_err(told)?;
-        Ok(Self { path: path.into(), unfinished: Some((unfinished, file)) })
+        // Not kept: a program that is ended by a signal would leave it.
+        File::create_new(&unfinished).and_then(|_| fs::remove_file(&unfinished)).map_err(told)?;
+        Ok(Self { path: path.into(), unfinished: Some(unfinished) })
     }
 
     /// Writes the document.
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn write(mut self, text: &str) -> io::Result<()> {
-        let Some((unfinished, file)) = &mut self.unfinished else {
+    pub fn write(self, text: &str) -> io::Result<()> {
+        let Some(unfinished) = &self.unfinished else {
             return io::stdout().write_all(text.as_bytes());
         };
-        let written = file.write_all(text.as_bytes()).and_then(|()| fs::rename(unfinished, &self.path));
-        written.map_err(|error| io::Error::other(format!("{}: {error}", self.path.display())))?;
-        self.unfinished = None;
-        Ok(())
-    }
-}
-
-impl Drop for Document {
-    fn drop(&mut self) {
-        if let Some((unfinished, _)) = &self.unfinished {
-            let _ = fs::remove_file(unfinished);
-        }
+        let written = File::create_new(unfinished).and_then(|mut file| {
+            let written = file.write_all(text.as_bytes()).and_then(|()| fs::rename(unfinished, &self.path));
+            written.inspect_err(|_| drop(fs::remove_file(unfinished)))
+        });
+        written.map_err(|error| io::Error::other(format!("{}: {error}", self.path.display())))
     }
 }
 
@@ -83,9 +77,10 @@ mod tests {
             let error = Document::open(wrong).unwrap_err().to_string();
             assert!(error.contains(wrong.to_str().unwrap()) && error.contains("give --json"), "{error}");
         }
-        drop(Document::open(&file).unwrap());
+        let document = Document::open(&file).unwrap();
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2, "a program that is killed here leaves nothing");
         assert_eq!(fs::read_to_string(&file).unwrap(), "before");
-        Document::open(&file).unwrap().write("after").unwrap();
+        document.write("after").unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "after");
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
         fs::remove_dir_all(&folder).unwrap();

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ccl::Region;
+use ccl::{Error, ErrorKind, Region, Result};
 
 use super::datum::Datum;
 
@@ -55,8 +55,19 @@ impl MemoryMap {
     }
 
     /// Memory for it, with nothing written.
-    pub(super) fn allocate<T: Datum>(&self) -> Region<T> {
-        vec![unwritten::<T>(); self.len() + self.line].into()
+    ///
+    /// # Errors
+    /// `System`: there is not so much.
+    pub(super) fn allocate<T: Datum>(&self) -> Result<Region<T>> {
+        let len = self.len() + self.line;
+        let mut memory = Vec::new();
+        memory.try_reserve_exact(len).map_err(|_| {
+            let what =
+                format!("there is no memory for buffers of {} bytes", len.saturating_mul(size_of::<T>()));
+            Error::new(ErrorKind::System, what).hint("give a smaller -e, -m or -t")
+        })?;
+        memory.resize(len, unwritten::<T>());
+        Ok(memory.into())
     }
 
     /// Elements, with a guard at each end.
@@ -90,7 +101,7 @@ mod tests {
     fn guards_lie_around_each_buffer() {
         for shift in [0, 1, 3, 70] {
             let map = MemoryMap::two::<f64>([5, 9], shift);
-            let mut memory = map.allocate::<f64>();
+            let mut memory = map.allocate::<f64>().unwrap();
             let (input, output) = map.buffers(&mut memory);
             assert_eq!((input.len(), output.len()), (5, 9));
             for buffer in [input, &*output] {
@@ -106,11 +117,18 @@ mod tests {
     }
 
     #[test]
+    fn buffers_for_which_there_is_no_memory_are_refused() {
+        let map = MemoryMap::two::<f64>([1 << 59, 1 << 59], 0);
+        let error = map.allocate::<f64>().unwrap_err();
+        assert!(error.kind == ErrorKind::System && error.hint.contains("smaller -e"), "{error}");
+    }
+
+    #[test]
     fn in_one_buffer_the_own_block_is_a_part() {
         let check = |sizes, own, expect: [Range<usize>; 2]| {
             let map = MemoryMap::one::<u8>(sizes, own, 1);
             assert_eq!([map.input.clone(), map.output.clone()], expect);
-            let mut memory = map.allocate::<u8>();
+            let mut memory = map.allocate::<u8>().unwrap();
             assert_eq!(map.buffer(&mut memory).len(), sizes[0].max(sizes[1]));
         };
         check([4, 12], 8, [73..77, 65..77]);

@@ -80,6 +80,12 @@ fn run_rank(comm: Communicator, options: &Options) -> Outcome<Report> {
     let document = options.json.as_deref().filter(|_| shows).map(Document::open).transpose();
     let document = document.inspect_err(|error| comm.abort(&error.to_string()))?;
     let report = measure(&comm, options, shows);
+    // What failed here only, as a lack of memory, ends the calls of the others.
+    let report = report.inspect_err(|error| {
+        if !error.is::<Usage>() {
+            comm.abort(&error.to_string());
+        }
+    });
     // Before the others end: a launcher may end this process once one has found something wrong.
     let written = match (&report, document) {
         (Ok(report), Some(document)) => document.write(&report.document()),

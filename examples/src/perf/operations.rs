@@ -49,7 +49,7 @@ impl<T: Datum> Operation<T> {
     /// So many of it, each prepared if that is asked for.
     ///
     /// # Errors
-    /// As [`Communicator::prepare`].
+    /// As [`Communicator::prepare`]; `System`: there is too little memory.
     pub(super) fn times(
         &self,
         comm: &Communicator,
@@ -58,9 +58,9 @@ impl<T: Datum> Operation<T> {
     ) -> Result<Operations<T>> {
         let memory = (0..operations).map(|_| self.map.allocate());
         if !is_prepared {
-            return Ok(Operations::Called(memory.collect()));
+            return Ok(Operations::Called(memory.collect::<Result<_>>()?));
         }
-        let prepared = memory.map(|memory| comm.prepare(memory, |memory| self.call(memory)));
+        let prepared = memory.map(|memory| comm.prepare(memory?, |memory| self.call(memory)));
         Ok(Operations::Prepared(prepared.collect::<Result<_>>()?))
     }
 

@@ -37,7 +37,7 @@ const ALL: &str = "all";
 ///
 /// The exit status is 1 if anything is wrong or fails, and 2 if the options are.
 #[derive(Parser, Clone, Debug)]
-#[command(name = "ccl-perf", version)]
+#[command(name = "ccl-perf", version, allow_negative_numbers = true)]
 pub struct Options {
     /// What to measure.
     #[arg(value_name = "COLLECTIVE", value_parser = choice(entries::names()))]
@@ -272,6 +272,7 @@ mod tests {
             ("all_reduce -i 8 -f 2", "cannot be used with"),
             ("all_reduce -f 1", "1 is not in 2.."),
             ("all_reduce -d int7", "[possible values: int8"),
+            ("all_reduce -r -1", "invalid value '-1' for '--root"),
             ("allreduce", "[possible values: all_reduce"),
             ("", "COLLECTIVE"),
         ] {

@@ -3,9 +3,15 @@
 use std::panic::resume_unwind;
 use std::thread;
 
-use ccl::{Communicator, Config, Settings, create_id};
+use ccl::{Communicator, Config, ErrorKind, Settings, create_id};
 
 use super::Outcome;
+
+/// Whether a rank has failed because its system refused it something.
+fn lacks<R>(ended: &Outcome<R>) -> bool {
+    let error = ended.as_ref().err().and_then(|error| error.downcast_ref::<ccl::Error>());
+    error.is_some_and(|error| error.kind == ErrorKind::System)
+}
 
 /// Whether a launcher has started this process as a rank.
 #[must_use]
@@ -16,7 +22,8 @@ pub fn is_launched() -> bool {
 /// Runs `body` as each of `nranks` ranks of a job, in a thread each; returns what rank 0 returns.
 ///
 /// # Errors
-/// The error of the first rank that has one.
+/// The error of the first rank that has one; rather of a rank that lacks something of its system,
+/// as that is the cause of the others.
 pub fn in_threads<R: Send>(nranks: u32, body: impl Fn(Communicator) -> Outcome<R> + Sync) -> Outcome<R> {
     // The root lives until all have joined.
     let (id, _root) = create_id(&Settings::of_process()?)?;
@@ -24,9 +31,9 @@ pub fn in_threads<R: Send>(nranks: u32, body: impl Fn(Communicator) -> Outcome<R
     thread::scope(|scope| {
         let rank = &rank;
         let all: Vec<_> = (0..nranks).map(|at| scope.spawn(move || rank(at))).collect();
-        let ended: Vec<_> =
+        let mut ended: Vec<_> =
             all.into_iter().map(|rank| rank.join().unwrap_or_else(|panic| resume_unwind(panic))).collect();
-        let mut results = ended.into_iter().collect::<Outcome<Vec<R>>>()?;
-        Ok(results.swap_remove(0))
+        let failed = ended.iter().position(lacks).or_else(|| ended.iter().position(Result::is_err));
+        ended.swap_remove(failed.unwrap_or(0))
     })
 }

@@ -174,12 +174,13 @@ impl Report {
     /// # Errors
     /// As [`begin`](Self::begin).
     pub fn end(&self) -> io::Result<()> {
-        let state = if self.wrong() == 0 { "OK" } else { "FAILED" };
-        self.print(&format!(
-            "# Out of bounds values : {} {state}\n# Avg bus bandwidth    : {:.5}\n#\n",
-            self.wrong(),
-            self.mean_busbw()
-        ))
+        let wrong = match self.wrong() {
+            None => "N/A".into(),
+            Some(0) => "0 OK".into(),
+            Some(wrong) => format!("{wrong} FAILED"),
+        };
+        let mean = self.mean_busbw();
+        self.print(&format!("# Out of bounds values : {wrong}\n# Avg bus bandwidth    : {mean:.5}\n#\n"))
     }
 
     /// The rows as one JSON document.
@@ -196,10 +197,11 @@ impl Report {
         })
     }
 
-    /// Wrong elements of all rows and ranks.
+    /// Wrong elements of all rows and ranks; `None` if nothing was checked.
     #[must_use]
-    pub fn wrong(&self) -> u64 {
-        self.rows.iter().flat_map(Row::figures).filter_map(|figures| figures.wrong).sum()
+    pub fn wrong(&self) -> Option<u64> {
+        let checked = self.rows.iter().flat_map(Row::figures).filter_map(|figures| figures.wrong);
+        checked.reduce(|wrong, more| wrong + more)
     }
 
     fn mean_busbw(&self) -> f64 {
@@ -249,6 +251,7 @@ mod tests {
     fn the_document_has_settings_rows_and_sums() {
         let options = clap::Parser::parse_from(["ccl-perf", "all_reduce", "-c", "2"]);
         let mut report = Report::begin(&options, 4, false).unwrap();
+        assert_eq!(report.json()["wrong"], Value::Null);
         report.add(row(Some(3))).unwrap();
         report.add(row(None)).unwrap();
         let json = report.json();

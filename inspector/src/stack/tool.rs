@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ccl::clock::{self, Ns};
 use ccl::text::harmless;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::{Seen, safe};
 use crate::facts::threads;
@@ -22,6 +22,8 @@ use crate::process;
 const MOST: Duration = Duration::from_secs(5);
 /// How long a tool has to let go of the process before it is killed.
 const LETS_GO: Duration = Duration::from_millis(500);
+/// How long a process must have run since then.
+const SETTLES: Duration = Duration::from_millis(50);
 /// The most bytes of a tool's output.
 const MOST_BYTES: u64 = 4 << 20;
 /// The most lines of a stack, and bytes of each.
@@ -77,8 +79,7 @@ impl Tools {
             let tool = self.gdb.as_deref()?;
             ask("gdb", self.command(tool, pid, &gdb_words(pid)), &["Thread ", "#"])
         });
-        // A debugger that was killed may have left it stopped.
-        if !was_stopped && matches!(letter(), Some('T' | 't')) {
+        if !was_stopped && !let_go_on(pid) {
             notes.push(format!("process {pid} is stopped now: kill -CONT {pid}"));
         }
         match found {
@@ -109,6 +110,32 @@ impl Tools {
             }
         }
         Ok(command)
+    }
+}
+
+/// Lets a process go on that a debugger which was killed has left stopped: the signal with which it
+/// attached may arrive only then. Returns whether it runs.
+fn let_go_on(pid: u32) -> bool {
+    let letter = || process::stat(pid).map(|stat| stat.state);
+    let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let end = clock::now().after(LETS_GO);
+    let mut runs_since = None;
+    loop {
+        let now = clock::now();
+        match letter() {
+            Some('T') => {
+                runs_since = None;
+                // Who may not send it is told that the process is stopped.
+                let _ = process.map(|process| kill_process(process, Signal::CONT));
+            }
+            Some('t') => runs_since = None,
+            _ if now.since(*runs_since.get_or_insert(now)) >= SETTLES => return true,
+            _ => {}
+        }
+        if now >= end {
+            return !matches!(letter(), Some('T' | 't'));
+        }
+        clock::sleep(Duration::from_millis(5));
     }
 }
 
@@ -247,6 +274,18 @@ mod tests {
         assert!(said.unwrap_err().contains("did not answer"));
         assert_eq!(std::io::Read::read(&mut &reads, &mut [0; 1]).unwrap(), 0);
         assert!(clock::now().since(begun) < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn a_process_that_a_tool_has_left_stopped_goes_on() {
+        let mut child = Command::new("/bin/sleep").arg("600").spawn().unwrap();
+        let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
+        kill_process(pid, Signal::STOP).unwrap();
+        assert!(let_go_on(child.id()));
+        let state = process::stat(child.id()).map(|stat| stat.state);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(state, Some('S'));
     }
 
     #[test]

@@ -64,7 +64,7 @@ impl Top {
         let mut ticks = 0;
         loop {
             let mut job = watch.look();
-            if last.is_none() && job.wants_second_reading(look::stall_ns(&watch.settings)) {
+            if last.is_none() && job.wants_second_reading(watch.stall_ns()) {
                 last = Some(job);
                 clock::sleep(ccl::diagnose::BETWEEN);
                 job = watch.look();
@@ -75,7 +75,7 @@ impl Top {
             if let Some(name) = &self.comm {
                 job.narrow(name).map_err(|names| no_comm(name, &names))?;
             }
-            job.judge(last.as_ref(), look::stall_ns(&watch.settings));
+            job.judge(last.as_ref(), watch.stall_ns());
             let (counted, now) = (Counted::of(&job), clock::now());
             let since = before.as_ref().map(|(counted, then)| (counted, now.since(*then)));
             let status = exit::status(&job);
@@ -131,10 +131,14 @@ impl Watch {
         let job = merge(&given, self.members.job(), self.members.unreachable());
         self.complete = job.complete;
         // Two readings say what a process does; only what waits for long needs that.
-        if job.wants_second_reading(look::stall_ns(&self.settings)) {
+        if job.wants_second_reading(self.stall_ns()) {
             self.begun = Some(facts::begin(self.watched.iter().map(|(found, _)| found)));
         }
         job
+    }
+
+    fn stall_ns(&self) -> u64 {
+        look::stall_ns_of(&self.settings, self.watched.iter().map(|(found, _)| found))
     }
 
     /// Whether all of its processes are dead.

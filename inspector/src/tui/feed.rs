@@ -249,7 +249,8 @@ impl Follower {
         snapshot.notes.extend(notes);
         snapshot.notes.extend(self.followed.iter().filter_map(|one| ask::beyond_its_state(&one.found)));
         snapshot.notes.iter_mut().for_each(|note| *note = words::line(note));
-        snapshot.judge(Some(&self.last.snapshot), look::stall_ns(&self.settings));
+        let stall_ns = look::stall_ns_of(&self.settings, self.followed.iter().map(|one| &one.found));
+        snapshot.judge(Some(&self.last.snapshot), stall_ns);
         let ended = snapshot.is_over();
         self.counted = match self.counted.take().filter(|_| wants.histograms) {
             Some((at, read)) if now.since(at) < COUNT => Some((at, read)),

@@ -38,12 +38,12 @@ pub(crate) mod window;
 #[cfg(test)]
 mod tests;
 
-use ccl::config::{Key, Settings};
+use ccl::config::Settings;
 use ccl::diagnose::comms_named;
 
 use crate::choose::{find, no_comm};
-use crate::exit;
 use crate::target::Target;
+use crate::{exit, look};
 
 pub(crate) use app::Leave;
 pub(crate) use log::Origin;
@@ -120,16 +120,17 @@ impl Attach {
             let rows = own.flat_map(|one| job.rows(&one.given.process));
             comms_named(rows, name).map_err(|names| no_comm(name, &names))?;
         }
+        let of_job = findings.found.iter().filter(|one| one.is_of(&job));
+        let stall_ns = look::stall_ns_of(&settings, of_job);
         drop(findings);
         let failed = |e: std::io::Error| (exit::ERROR, format!("showing the job: {e}"));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let ending = runtime.block_on(async {
             // Before the terminal is taken, so that no signal can end this without giving it back.
             let mut signals = crate::run::Signals::new()?;
-            let stall_after = settings.duration(Key::StallAfter);
             let feed = Feed::start(Whom::Job(job), settings.clone())?;
             let (_said, inputs) = tokio::sync::mpsc::channel(1);
-            let begin = Begin { launched: false, stall_after, only: self.comm.clone() };
+            let begin = Begin { launched: false, stall_ns, only: self.comm.clone() };
             session(self.appearance, begin, feed, inputs, signals.next()).await
         });
         match ending.map_err(failed)? {

@@ -34,7 +34,7 @@ pub(super) struct Begin {
     /// Whether the job was launched here.
     pub(super) launched: bool,
     /// From when on a wait is called a stall.
-    pub(super) stall_after: Duration,
+    pub(super) stall_ns: u64,
     /// The communicators that are shown alone.
     pub(super) only: Option<String>,
 }
@@ -66,7 +66,7 @@ pub(super) async fn session<T>(
     let mut keyboard = Keyboard::start()?;
     let mut app = App::new(look, crossterm::terminal::size()?, begin.launched);
     app.only = begin.only.map(Only::named);
-    app.stall_ns = u64::try_from(begin.stall_after.as_nanos()).unwrap_or(u64::MAX);
+    app.stall_ns = begin.stall_ns;
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     tokio::pin!(close);

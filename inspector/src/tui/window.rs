@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use ccl::config::{Key, Settings};
+use ccl::config::Settings;
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::sync::oneshot;
 
@@ -17,7 +17,7 @@ use super::app::{Input, Leave};
 use super::feed::{Feed, Whom};
 use super::log::Origin;
 use super::session::{Begin, Ending, session};
-use crate::words;
+use crate::{look, words};
 
 /// The most bytes of each stream that are printed after the screen was left.
 const KEPT_BYTES_MAX: usize = 4 << 20;
@@ -53,9 +53,9 @@ impl Window {
         let show = move || {
             let opened = opened;
             let ending = runtime.block_on(async {
-                let stall_after = settings.duration(Key::StallAfter);
+                let stall_ns = look::stall_ns_of(&settings, std::iter::empty());
                 let feed = Feed::start(Whom::DescendantsOf(std::process::id()), settings)?;
-                let begin = Begin { launched: true, stall_after, only: None };
+                let begin = Begin { launched: true, stall_ns, only: None };
                 session(appearance, begin, feed, said, closed).await
             });
             drop(opened);

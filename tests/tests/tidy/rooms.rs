@@ -236,6 +236,7 @@ const FACE: &[&str] = &[
     "bf16",
     "create_id",
     "f16",
+    "set_observer",
 ];
 
 #[test]

@@ -17,6 +17,10 @@ use crate::types::{CommId, Rank};
 /// How long other hosts may take to answer: hosts that do not are given up after 5 s.
 const GATHER: Duration = Duration::from_secs(8);
 
+/// For how long a debugger may hold a process that does not count as stopped: longer than
+/// `ccl-inspect stack` does.
+const HELD: Duration = Duration::from_secs(6);
+
 /// What was seen of the job.
 pub(super) struct Looked {
     /// The job, judged.
@@ -29,17 +33,25 @@ pub(super) struct Looked {
     pub(super) told: Vec<Told>,
 }
 
-/// Looks at the job of this process; `None` if it has left meanwhile.
-pub(super) fn look(recorder: &Weak<Recorder>, patience_ns: u64, stall_ns: u64) -> Option<Looked> {
-    let (mut job, own) = read(recorder, true)?;
+/// Looks at the job of this process; `None` if it has left meanwhile. `stands`: a stall is told.
+pub(super) fn look(
+    recorder: &Weak<Recorder>,
+    (patience_ns, stall_ns): (u64, u64),
+    stands: bool,
+) -> Option<Looked> {
+    let Reading { mut job, mut held, path: own } = read(recorder, true)?;
     let before = job.wants_second_reading(stall_ns).then(|| job.clone());
     if before.is_some() {
         clock::sleep(BETWEEN);
         // Hosts that did not answer would take as long again.
         let gathers = job.complete || job.ranks.iter().any(|rank| rank.source == Source::Gather);
-        (job, _) = read(recorder, gathers)?;
+        Reading { job, held, .. } = read(recorder, gathers)?;
     }
     job.judge(before.as_ref(), stall_ns);
+    // Nothing is known yet of a process that a debugger holds. What was told before stays told.
+    if !stands {
+        job.verdicts.retain(|verdict| !verdict.culprits.iter().any(|one| held.contains(&one.rank)));
+    }
     let is_own = |rank: &&RankSnapshot| (rank.pid, &rank.recorder) == (std::process::id(), &own);
     let me = job.ranks.iter().find(is_own).map(|rank| rank.rank);
     // A frozen process tells nothing.
@@ -68,8 +80,17 @@ fn is_waiting(rank: &RankSnapshot, patience_ns: u64) -> bool {
         || rank.comms.iter().any(is_old)
 }
 
-/// One reading, of this host only unless it `gathers`, and the path of this process's recorder.
-fn read(recorder: &Weak<Recorder>, gathers: bool) -> Option<(Snapshot, String)> {
+/// The job, as it was read once.
+struct Reading {
+    job: Snapshot,
+    /// The ranks that a debugger has held for a moment.
+    held: Vec<Rank>,
+    /// The recorder of this process.
+    path: String,
+}
+
+/// One reading, of this host only unless it `gathers`.
+fn read(recorder: &Weak<Recorder>, gathers: bool) -> Option<Reading> {
     let asked = clock::now();
     let (rows, lacks) = match Gathering::known().filter(|_| gathers) {
         Some(gathering) => gathered(&gathering)?,
@@ -77,9 +98,15 @@ fn read(recorder: &Weak<Recorder>, gathers: bool) -> Option<(Snapshot, String)> 
     };
     let own = recorder.upgrade()?.reader().snapshot().ok()?;
     let (now, real_ns) = (clock::now(), clock::real_ns());
+    let mut held = Vec::new();
     let given = rows.into_iter().map(|mut row| {
-        // Whom a debugger holds for a moment, as `ccl-inspect stack` does, nobody has stopped.
-        row.letter = row.letter.filter(|letter| *letter != 't');
+        // Whom a debugger holds for a moment, as `ccl-inspect stack` does, nobody has stopped. All
+        // threads of the process stand meanwhile.
+        let is_held = row.letter == Some('t') && row.process.heartbeat_ns < HELD.as_nanos() as u64;
+        if is_held {
+            row.letter = None;
+            held.push((row.process.pid, row.process.path.clone()));
+        }
         row.given(asked, now, real_ns)
     });
     let mut given: Vec<Given> = given.collect();
@@ -87,7 +114,10 @@ fn read(recorder: &Weak<Recorder>, gathers: bool) -> Option<(Snapshot, String)> 
     // What the program could not make and goes on without holds nobody up.
     given.iter_mut().for_each(|one| one.process.comms.retain(|row| job.is_named(row.job)));
     let unreachable = unreachable(&given, &job, &lacks);
-    Some((merge(&given, &job, &unreachable), own.path))
+    let job = merge(&given, &job, &unreachable);
+    let is_held = |rank: &&RankSnapshot| held.iter().any(|it| (it.0, &it.1) == (rank.pid, &rank.recorder));
+    let held = job.ranks.iter().filter(is_held).map(|rank| rank.rank).collect();
+    Some(Reading { job, held, path: own.path })
 }
 
 /// What all hosts tell that can be reached, this one included.

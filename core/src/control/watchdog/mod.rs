@@ -218,9 +218,10 @@ impl Watch {
     fn look(&self) {
         // Weak: a look must not keep the recorder of a process that leaves.
         let (recorder, shared) = (Arc::downgrade(&self.recorder), Arc::clone(&self.shared));
-        let (patience_ns, stall_ns) = (self.patience.as_nanos() as u64, self.stall_ns);
+        let limits_ns = (self.patience.as_nanos() as u64, self.stall_ns);
+        let stands = self.stands.is_some();
         let work = move || {
-            let looked = guarded(|| look::look(&recorder, patience_ns, stall_ns));
+            let looked = guarded(|| look::look(&recorder, limits_ns, stands));
             *lock(&shared.looked) = Some(looked);
             let task = lock(&shared.task).upgrade();
             if let Some(task) = task {

@@ -95,6 +95,9 @@ pub struct Decision {
     pub by: Rank,
     /// The rank to blame.
     pub about: Rank,
+    /// Of a mismatch, the rank whose call differs from that rank's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other: Option<Rank>,
     /// One sentence, the same on all ranks.
     #[serde(deserialize_with = "printable")]
     pub text: String,
@@ -177,7 +180,7 @@ impl GossipMessage {
             Self::Finish { rank, .. } | Self::Farewell { rank } => is_rank(rank),
             Self::Called { from, to, .. } => is_rank(from) && is_rank(to),
             Self::Report(report) => is_rank(&report.from) && is_rank(&report.about),
-            Self::Decision(decision) => is_rank(&decision.about),
+            Self::Decision(decision) => is_rank(&decision.about) && decision.other.iter().all(is_rank),
             Self::News(_) => true,
             Self::Share(share) => is_rank(&share.rank) && share.attempt.without.iter().all(is_rank),
         }

@@ -13,7 +13,8 @@ fn a_new_neighbour_is_told_all_that_a_rank_knows() {
     // Rank 0 decides.
     let mut gossip = Gossip::new(Rank(1), 6);
     let report = Report::new(Trouble::Died, Rank(0), Rank(5), "it ended");
-    let decision = Decision { trouble: Trouble::Died, by: Rank(0), about: Rank(5), text: "it ended".into() };
+    let (trouble, text) = (Trouble::Died, "it ended".to_string());
+    let decision = Decision { trouble, by: Rank(0), about: Rank(5), other: None, text };
     let question = call(CollKind::AllReduce, 1, 0, 8);
     let known = [
         GossipMessage::Report(report),
