@@ -138,14 +138,17 @@ fn what_a_rank_calls_instead_of_making_a_child_is_a_mismatch() {
 #[test]
 fn a_split_that_a_rank_never_calls_ends_at_the_deadline_and_names_it() {
     let settings = common::settings(&[(Key::Timeout, "1")]);
+    let ended = std::sync::Barrier::new(3);
     common::with_ranks(3, &settings, |comm| {
         comm.barrier().unwrap();
         if comm.rank().0 == 1 {
-            ccl::clock::sleep(std::time::Duration::from_secs(2));
+            ended.wait();
             assert_eq!(comm.split(Some(0), 0, Config::default()).unwrap_err().kind, ErrorKind::Timeout);
             return;
         }
-        let error = comm.split(Some(0), 0, Config::default()).unwrap_err();
+        let result = comm.split(Some(0), 0, Config::default());
+        ended.wait();
+        let error = result.unwrap_err();
         assert_eq!((error.kind, error.at.peer), (ErrorKind::Timeout, Some(Rank(1))), "{error}");
     });
 }

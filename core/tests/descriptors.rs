@@ -120,8 +120,11 @@ fn the_rank_that_lacks_descriptors_is_named_and_not_the_one_that_it_cannot_conne
         };
         let ranks = [0, 2].map(|rank| scope.spawn(other(rank)));
         let mut printed = BufReader::new(peer.stdout.take().unwrap());
-        read_until(&mut printed, NONE_LEFT);
+        // The others go on, and fail, if it has ended.
+        let read =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| read_until(&mut printed, NONE_LEFT)));
         ready.wait();
+        read.unwrap();
         ranks.into_iter().for_each(|rank| rank.join().unwrap());
         printed.read_to_string(&mut String::new()).unwrap();
     });

@@ -5,6 +5,7 @@
 mod common;
 
 use ccl::config::Key;
+use ccl::recorder::reader::Reader;
 use ccl::{Collective, Communicator, Config, ErrorKind, Rank, ReduceOp, Reduction};
 
 /// Calls of every kind, in one group on the even ranks and one by one on the odd ones.
@@ -175,19 +176,27 @@ fn a_prepared_send_and_receive_run_again_and_again() {
 /// `finish()` waits for the other ranks, which know all calls of this one already.
 #[test]
 fn a_prepared_call_is_refused_once_its_rank_has_called_finish() {
-    let settings = common::settings(&[(Key::Observe, "0")]);
-    common::with_ranks(2, &settings, |comm| {
+    let refused = std::sync::Barrier::new(2);
+    let name = "finishes while a prepared call is run";
+    common::with_ranks(2, &common::settings(&[]), |comm| {
+        let comm = comm.split(Some(0), 0, Config { name: name.into(), settings: None }).unwrap().unwrap();
         if comm.rank().0 == 1 {
-            ccl::clock::sleep(std::time::Duration::from_secs(1));
+            refused.wait();
             return comm.finish().unwrap();
         }
         let mut call = comm.prepare(vec![1_u8; 8], |all| Collective::send(all, Rank(1))).unwrap();
         std::thread::scope(|scope| {
             let finishes = scope.spawn(move || comm.finish());
-            ccl::clock::sleep(std::time::Duration::from_millis(500));
-            let error = call.run().unwrap_err();
-            assert_eq!(error.kind, ErrorKind::Usage, "{error}");
-            assert!(error.to_string().contains("has called finish()"), "{error}");
+            let is_it = |row: &ccl::snapshot::CommSnapshot| row.name.contains(name) && row.finishes();
+            while !Reader::of_process().unwrap().snapshot().unwrap().comms.iter().any(is_it) {
+                ccl::clock::sleep(std::time::Duration::from_millis(5));
+            }
+            let results = [call.run(), call.start()].map(Result::unwrap_err);
+            refused.wait();
+            for error in results {
+                assert_eq!(error.kind, ErrorKind::Usage, "{error}");
+                assert!(error.to_string().contains("has called finish()"), "{error}");
+            }
             finishes.join().unwrap().unwrap();
         });
     });
@@ -196,16 +205,19 @@ fn a_prepared_call_is_refused_once_its_rank_has_called_finish() {
 #[test]
 fn a_group_beside_other_work_ends_at_the_deadline() {
     let settings = common::settings(&[(Key::Observe, "0"), (Key::Timeout, "1")]);
+    let ended = std::sync::Barrier::new(2);
     common::with_ranks(2, &settings, |comm| {
         comm.barrier().unwrap();
         if comm.rank().0 == 1 {
-            ccl::clock::sleep(std::time::Duration::from_secs(2));
+            ended.wait();
             return;
         }
         let (mut all, mut turns) = ([1], 0_u64);
         let mut group = comm.group();
         group.add(Collective::all_reduce_in_place(&mut all, ReduceOp::Sum));
-        let error = group.run_while(|| turns += 1).unwrap_err();
+        let result = group.run_while(|| turns += 1);
+        ended.wait();
+        let error = result.unwrap_err();
         assert_eq!((error.kind, error.at.peer), (ErrorKind::Timeout, Some(Rank(1))), "{error}");
         assert!(turns > 0);
     });

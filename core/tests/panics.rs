@@ -64,7 +64,7 @@ fn a_call_that_panicked_as_it_began_is_told_to_those_who_wait_for_it() {
             assert_eq!(comm.barrier().unwrap_err().kind, ErrorKind::Aborted);
             return clock::sleep(Duration::from_secs(1));
         }
-        let error = began.unwrap().unwrap().wait().unwrap_err();
+        let error = began.unwrap().and_then(|call| call.wait()).unwrap_err();
         assert_eq!((error.kind, error.what.as_str()), (ErrorKind::Aborted, "a call of rank 1 panicked"));
     });
 }

@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 use std::io::PipeWriter;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -98,6 +99,27 @@ impl Drop for Ranks {
 }
 
 const FOREVER: &str = "barrier; loop 1000000000 100; finish";
+
+#[test]
+fn a_rank_that_a_debugger_holds_is_the_one_that_is_stopped() {
+    if Command::new("gdb").arg("--version").output().is_err() {
+        return println!("skipped: a_rank_that_a_debugger_holds_is_the_one_that_is_stopped: needs gdb");
+    }
+    let settings = [("CCL_STALL_AFTER", "2"), ("CCL_TRANSPORT", "socket")];
+    let job = Ranks::start(&[FOREVER; 4], &settings);
+    until("the first operations", || (!job.said("job ").is_empty()).then_some(()));
+    let pid = job.all[2].id().to_string();
+    let mut debugger = Command::new("gdb");
+    debugger.args(["-nx", "-readnever", "-batch", "-p", &pid, "-ex", "shell sleep 600"]);
+    debugger.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut debugger = debugger.spawn().unwrap();
+    let told = until("the stall", || job.said("STALLED").pop());
+    let group = Pid::from_child(&debugger);
+    rustix::process::kill_process_group(group, Signal::KILL).unwrap();
+    debugger.wait().unwrap();
+    assert!(told.contains("STUCK_LOCAL") && told.contains(&format!("rank 2 (pid {pid} on ")), "{told}");
+    assert!(told.contains(" is stopped") && told.contains("TracerPid"), "{told}");
+}
 
 #[test]
 fn one_process_tells_a_stall_for_all_and_when_it_is_over() {

@@ -168,7 +168,7 @@ impl Inner {
         if driver.is_finishing {
             let error =
                 Error::new(ErrorKind::Usage, "this rank has called finish(), and makes no more calls")
-                    .hint("wait for the runs of prepared calls before finish()");
+                    .hint("make it before finish()");
             return Err(error.in_comm(&self.name, self.rank).in_op(request.kind, 0));
         }
         let (shape, hash) = planned.unwrap_or_else(|| self.plan(driver, request, terms.as_deref()));
@@ -231,7 +231,11 @@ impl Inner {
         let whom = peer.map_or_else(|| "its peers".into(), |peer| format!("rank {peer}"));
         let text = format!("rank {} cannot connect to {whom}: {}", self.rank, error.what);
         let is_late = error.kind == ErrorKind::Timeout;
-        let about = if is_late { self.held_by(driver, peer) } else { peer.unwrap_or(self.rank) };
+        let about = if is_late {
+            self.held_by(driver, driver.engine.waits(), peer)
+        } else {
+            peer.unwrap_or(self.rank)
+        };
         let trouble = if is_late { Trouble::TimedOut } else { Trouble::LinkFailed };
         self.tell(Report { op, ..Report::new(trouble, self.rank, about, text) });
         driver.engine.stop(Failure { cause: Cause::External(error), op, peer, channel });

@@ -93,9 +93,11 @@ impl Inner {
     /// that of `wait`, while others moved. The peer that it waits for may wait itself: together the
     /// ranks know for whom all wait in the end.
     pub(super) fn time_out(&self, driver: &mut Driver, wait: Option<Wait>, stood: Duration) {
-        let error = self.timed_out(driver, wait, stood);
+        let is_its = |one: &&Wait| wait.is_none_or(|wait| wait.op == one.op);
+        let waits: Vec<Wait> = driver.engine.waits().iter().filter(is_its).copied().collect();
+        let error = self.timed_out(driver, wait, &waits, stood);
         let (peer, channel, op) = (error.at.peer, error.at.channel, error.at.op);
-        let about = self.held_by(driver, peer);
+        let about = self.held_by(driver, &waits, peer);
         let report = Report::new(Trouble::TimedOut, self.rank, about, error.what.clone());
         let decision = self.decided(Report { op, channel, ..report }, DECISION);
         let failure = Failure { cause: Cause::External(error), op, peer, channel };
@@ -103,10 +105,10 @@ impl Inner {
         driver.engine.stop(told.unwrap_or(failure));
     }
 
-    /// The rank that holds this one up, whose deadline has passed: the peer that it waits for, or
+    /// The rank that holds this one up, whose deadline has passed in these waits: the peer, or
     /// itself if it lacks what a connection needs. Ranks that wait for this one wait for that rank.
-    pub(super) fn held_by(&self, driver: &Driver, peer: Option<Rank>) -> Rank {
-        let lacks = self.lacking(driver, driver.engine.waits()).is_some();
+    pub(super) fn held_by(&self, driver: &Driver, waits: &[Wait], peer: Option<Rank>) -> Rank {
+        let lacks = self.lacking(driver, waits).is_some();
         peer.filter(|_| !lacks).unwrap_or(self.rank)
     }
 
@@ -160,9 +162,6 @@ impl Inner {
                 None if decision.trouble == Trouble::TimedOut => self.how_to_look(),
                 None => String::new(),
             },
-            Trouble::Aborted if decision.about != self.rank => {
-                format!("see what rank {} printed", decision.about)
-            }
             Trouble::Aborted => String::new(),
         };
         let op = own.and_then(|failure| failure.op).or_else(|| driver.engine.under_way());
@@ -221,10 +220,8 @@ impl Inner {
         }
     }
 
-    fn timed_out(&self, driver: &Driver, stands: Option<Wait>, stood: Duration) -> Error {
+    fn timed_out(&self, driver: &Driver, stands: Option<Wait>, waits: &[Wait], stood: Duration) -> Error {
         let op = stands.map_or_else(|| driver.engine.under_way(), |wait| driver.engine.op_of(&wait));
-        let is_its = |wait: &&Wait| stands.is_none_or(|stands| stands.op == wait.op);
-        let waits: Vec<Wait> = driver.engine.waits().iter().filter(is_its).copied().collect();
         let whom: Vec<String> = waits
             .iter()
             .map(|wait| match wait.reason {
@@ -238,7 +235,7 @@ impl Inner {
             .map_or_else(String::new, |(kind, seq)| format!(" of {kind} #{seq}"));
         let stood = Duration::from_millis(stood.min(self.timeout).as_millis() as u64);
         let what = format!("rank {} saw no progress{of} for {stood:?}: it waits for {whom}", self.rank);
-        let (what, hint) = match self.lacking(driver, &waits) {
+        let (what, hint) = match self.lacking(driver, waits) {
             Some((lacks, hint)) => (format!("{what}, and {lacks}"), hint.to_string()),
             None => (what, self.how_to_look()),
         };

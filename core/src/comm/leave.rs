@@ -65,6 +65,7 @@ impl Inner {
         match driver.ended.clone().or_else(|| failed.then(|| self.give_up(&mut driver))) {
             Some(error) => Err(error),
             None => {
+                driver.is_finishing = true;
                 driver.engine.attend();
                 self.drive(&mut driver, &mut |driver| driver.engine.under_way().is_none())
             }
@@ -76,9 +77,8 @@ impl Inner {
     fn wait_for_all(&self) -> Result<()> {
         let Some(gossip) = lock(&self.gossip).clone() else { return Ok(()) };
         let (tally, calls) = {
-            let mut driver = self.driver()?;
+            let driver = self.driver()?;
             driver.engine.row().phase_began(Phase::Finish, clock::raw());
-            driver.is_finishing = true;
             (driver.numbers.tally(), driver.links.own_calls().collect())
         };
         let began = clock::now();

@@ -80,11 +80,14 @@ impl<T: Element> Prepared<T> {
     /// Carries the call out, and returns when it has ended.
     ///
     /// # Errors
-    /// The failure of the communicator; `Usage` while a run is under way, or after one has failed.
+    /// The failure of the communicator; `Usage` while a run is under way, after one has failed, and
+    /// once this rank has called [`finish()`](Communicator::finish).
     pub fn run(&mut self) -> Result<()> {
         let (inner, mut region) = self.ready()?;
         let ran = inner.call(&self.asked(&mut region));
-        self.region = ran.is_ok().then_some(region);
+        // What was refused has changed nothing.
+        let is_kept = ran.as_ref().err().is_none_or(|error| error.kind == ErrorKind::Usage);
+        self.region = is_kept.then_some(region);
         ran
     }
 

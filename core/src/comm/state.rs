@@ -119,7 +119,7 @@ pub(crate) struct Driver {
     pub(super) asking: (u64, Vec<Rank>),
     /// Why no more calls are taken.
     pub(super) ended: Option<Error>,
-    /// Whether this rank has told the others all its calls.
+    /// Whether this rank has called `finish()`: it makes no more calls.
     pub(super) is_finishing: bool,
     /// Whether a thread turns the engine until its call has ended. It may have let go of the lock
     /// for a moment.

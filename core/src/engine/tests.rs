@@ -10,7 +10,7 @@ use crate::memory::{View, ViewMut};
 use crate::plan::{Plan, Topology, select};
 use crate::recorder::reader::Reader;
 use crate::recorder::{CommInfo, Recorder};
-use crate::snapshot::Waits;
+use crate::snapshot::{QueuePairState, Waits};
 use crate::sys::fds::Fd;
 use crate::transport::LinkFault;
 use crate::transport::socket::link::{Receiver, Sender};
@@ -324,6 +324,42 @@ fn a_collective_stands_since_the_last_of_its_programs_began_to_wait() {
 }
 
 #[test]
+fn a_collective_has_not_ended_while_bytes_of_one_of_its_links_are_still_here() {
+    let (mut engine, mut numbers, _readers) = alone();
+    let mut others = Vec::new();
+    for peer in [1, 2] {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        // The kernel takes no more of the first one.
+        while peer == 1 && std::io::Write::write(&mut &ours, &[0; 4096]).is_ok() {}
+        let link = Sender::new(vec![Arc::new(Fd::new(ours.into()))], Rank(peer));
+        let (id, why) = (LaneId::pair(ChannelId(0), Rank(peer)), TransportReason::OtherHost);
+        engine.add_sender(id, SendLink::Socket(Box::new(link)), why);
+        others.push(theirs);
+    }
+    let (kind, dtype, op) = (CollKind::Scatter, Datatype::U8, ReduceOp::Sum);
+    let request = Request { kind, dtype, op, root: Rank(0), count: 16, uneven: false };
+    let shape = select::select(&engine.topology, Rank(0), &request, None);
+    let descriptor = numbers.describe(Rank(0), &request, 0);
+    let (input, mut output) = ([7; 48], [0; 16]);
+    // SAFETY: the buffers live longer than the engine.
+    let input = unsafe { View::new(input.as_ptr(), input.len()) };
+    // SAFETY: as above.
+    let output = unsafe { ViewMut::new(output.as_mut_ptr(), output.len()) };
+    let plan = Plan::Generated { request, shape, me: Rank(0), terms: None };
+    engine.submit(kind, || Op::new(plan, descriptor, input, output), None, Raw(0)).unwrap();
+    settle(&mut engine);
+    assert!(engine.under_way().is_some());
+    std::io::Read::read_exact(&mut others[1], &mut [0; 16]).unwrap();
+    let mut rest = vec![0; 1 << 20];
+    others[0].set_nonblocking(true).unwrap();
+    while engine.under_way().is_some() {
+        let _ = std::io::Read::read(&mut others[0], &mut rest);
+        settle(&mut engine);
+    }
+}
+
+#[test]
 fn a_wait_counts_from_when_somebody_waits() {
     let large = vec![0; 8 << 20];
     let (mut engine, mut numbers, _readers) = alone();
@@ -411,11 +447,13 @@ fn operations_end_with_what_all_ranks_hold_to_be_the_cause() {
 fn a_failed_work_request_is_told_with_its_status_and_the_code_of_its_device() {
     let (mut engine, ..) = alone();
     let change = Change::Failed { number: 7, status: 12, vendor: 0x81 };
-    let changes = [(ChannelId(3), Some(Rank(2)), Direction::Send, change)];
+    let state = Change::State { number: 7, state: QueuePairState::Error };
+    let changes = [state, change].map(|change| (ChannelId(3), Some(Rank(2)), Direction::Send, change));
     engine.queue_pairs_changed(changes.into_iter());
     let (channel, peer, direction) = (ChannelId(3), Rank(2), Direction::Send);
     let told = Event::WorkFailed { channel, peer, direction, number: 7, status: 12, vendor: 0x81 };
-    assert_eq!(engine.events().0.last(), Some(&told));
+    let state = Event::QueuePairChanged { channel, peer, direction, number: 7, state: QueuePairState::Error };
+    assert_eq!(engine.events().0, [state, told]);
 }
 
 /// The states of the steps of sends to a peer, in order.

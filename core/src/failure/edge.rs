@@ -18,7 +18,7 @@ use crate::types::{CommId, JobId, Rank};
 /// How long a rank's listener must refuse connections before the rank counts as dead. Its farewell
 /// may arrive later, through other ranks.
 const REFUSED: Duration = Duration::from_millis(500);
-/// The same where its connections are closed at once, not refused: what lies between the hosts may
+/// The same where each connection is closed soon and not refused: what lies between the hosts may
 /// accept them for a process that is gone. A listener with many connections also closes some.
 const CLOSED: Duration = Duration::from_millis(1500);
 /// How long one attempt may take. A stopped process has not died, so the rank is tried again.

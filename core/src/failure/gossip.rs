@@ -223,7 +223,7 @@ impl Gossip {
         self.found(Report::new(Trouble::Died, self.me, peer, text), now);
     }
 
-    /// The host of a ring neighbour has been silent for long; `what` says on what. Nobody can tell
+    /// The host of a ring neighbour has been silent for long; `what` says how. Nobody can tell
     /// whether the rank lives; those that are reached go on without it, as if it were dead.
     pub fn unreachable(&mut self, peer: Rank, what: &str, now: Ns) {
         if !self.is_missed(peer) {

@@ -37,7 +37,8 @@ const FLUSH_STEP: Duration = Duration::from_millis(50);
 /// The least time between two connections to a next rank: something may end each at once.
 const REDIAL: Duration = Duration::from_millis(200);
 
-/// What a host does of which nothing comes on a stream, or none of whose ports accepts one.
+/// What is said of a silent host: of one that was silent on an open stream, and of one to which no
+/// new stream could be opened.
 const SILENT: &str = "does not answer";
 const UNANSWERED: &str = "does not answer new connections";
 
@@ -134,6 +135,8 @@ struct Round {
     dialled: Option<(Rank, Ns)>,
     /// To the ranks whose streams ended without a farewell.
     probes: Vec<Edge>,
+    /// Whether any has, and the ring was not found to be left since.
+    is_cut: bool,
     owner: Box<dyn Owner>,
     is_told: bool,
 }
@@ -176,6 +179,7 @@ impl GossipTask {
         });
         let (lines, parting) = lines.partition(|_| mending.is_some());
         let probe = |rank| Some(mending.as_ref()?.0.probe(rank, clock::now()));
+        let is_cut = !ended.is_empty();
         let probes = ended.into_iter().filter_map(probe).collect();
         let round = Round {
             state: Arc::clone(&state),
@@ -188,6 +192,7 @@ impl GossipTask {
             edge: None,
             dialled: None,
             probes,
+            is_cut,
             owner,
             is_told: false,
         };
@@ -379,6 +384,7 @@ impl Round {
                 Heard::Farewell => {}
                 Heard::Failed(fault) => gossip.failed_in_init(*rank, &fault, now),
             });
+            self.is_cut |= ended.is_some() && !gossip.has_left(*rank);
             match ended {
                 Some(End::Silent) => silent.push((*rank, *opened)),
                 // What lies between two hosts may close a stream, too.
@@ -481,12 +487,13 @@ impl Round {
         });
     }
 
-    /// Whether this rank leaves and no stream carries its farewell: all were cut as it left.
+    /// Whether this rank leaves and no stream carries its farewell, because all were cut. Without a
+    /// cut, the ranks that were told have passed it on.
     fn is_cut_off(&self, gossip: &Gossip) -> bool {
         let lives = gossip.next().is_some_and(|next| !gossip.has_died(next));
         let is_open = self.lines.iter().any(|neighbour| neighbour.line.is_open());
         let leaves = gossip.is_leaving() && gossip.decision().is_none();
-        self.mending.is_some() && leaves && lives && !is_open
+        self.is_cut && self.mending.is_some() && leaves && lives && !is_open
     }
 
     /// Keeps the ring closed.
@@ -538,6 +545,7 @@ impl Round {
             Err(_) => {
                 // A rank that no longer listens and has not said farewell has died.
                 self.edge = None;
+                self.is_cut = false;
                 gossip.lost(next, now);
                 // Ranks that go on without the dead look for the rank behind it.
                 Some(now)

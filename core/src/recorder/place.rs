@@ -383,7 +383,8 @@ pub fn files(folder: &Path) -> Vec<PathBuf> {
 
 /// Removes the oldest dead recorders and the sockets of all dead ones; returns the number of files.
 ///
-/// `own` is the stem of the caller's recorder, whose file the process must not open.
+/// `own` is the stem of the caller's recorder: the process must not open its file, nor those of
+/// other recorders of this process that are in use.
 pub fn prune(folder: &Path, own: Option<&str>) -> usize {
     prune_stalls(folder);
     let room = rustix::fs::statvfs(folder).map_or(KEEP_BYTES, |fs| fs.f_blocks * fs.f_frsize / 4);
@@ -444,7 +445,8 @@ pub fn stem_of_stall(name: &str) -> Option<&str> {
     BESIDE[1..].iter().find_map(|extension| name.strip_suffix(extension)?.strip_suffix('.'))
 }
 
-/// Whether no process holds the lock of a recorder file. Never call it for a file of this process.
+/// Whether no process holds the lock of a recorder file. Never call it for a recorder of this
+/// process that is in use.
 fn is_dead(path: &Path) -> bool {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty())

@@ -221,6 +221,16 @@ fn a_part_of_an_element_is_refused() {
 }
 
 #[test]
+fn what_an_average_of_a_narrow_type_adds_is_divided_before() {
+    for dtype in Datatype::ALL {
+        let divided = Scaling::of(ReduceOp::PreMulSum, *dtype, Some(u64::from(0.25_f32.to_bits())), 4);
+        let is_narrow = matches!(dtype, Datatype::F16 | Datatype::F8E4M3 | Datatype::F8E5M2);
+        let expect = if is_narrow { divided } else { Scaling { divisor: 4, ..Scaling::NONE } };
+        assert_eq!(Scaling::of(ReduceOp::Avg, *dtype, None, 4), expect, "{dtype}");
+    }
+}
+
+#[test]
 fn sources_of_different_lengths_are_refused() {
     for lens in [[8, 4], [8, 12]] {
         let [mut a, mut b] = lens.map(|len| Buffer::new(len, 0));

@@ -22,8 +22,8 @@ pub fn is_launched() -> bool {
 /// Runs `body` as each of `nranks` ranks of a job, in a thread each; returns what rank 0 returns.
 ///
 /// # Errors
-/// The error of the first rank that has one; rather of a rank that lacks something of its system,
-/// as that is the cause of the others.
+/// The error of the first rank that has one. A rank to which the system refused something comes
+/// before the others, which fail because of it.
 pub fn in_threads<R: Send>(nranks: u32, body: impl Fn(Communicator) -> Outcome<R> + Sync) -> Outcome<R> {
     // The root lives until all have joined.
     let (id, _root) = create_id(&Settings::of_process()?)?;

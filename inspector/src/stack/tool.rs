@@ -22,7 +22,7 @@ use crate::process;
 const MOST: Duration = Duration::from_secs(5);
 /// How long a tool has to let go of the process before it is killed.
 const LETS_GO: Duration = Duration::from_millis(500);
-/// How long a process must have run since then.
+/// How long a process must run before a tool counts as having let go of it.
 const SETTLES: Duration = Duration::from_millis(50);
 /// The most bytes of a tool's output.
 const MOST_BYTES: u64 = 4 << 20;
@@ -58,18 +58,29 @@ impl Tools {
         let end = clock::now().after(MOST);
         let letter = || process::stat(pid).map(|stat| stat.state);
         let was_stopped = matches!(letter(), Some('T' | 't'));
-        let mut notes = Vec::new();
+        let (mut notes, mut was_killed) = (Vec::new(), false);
         match letter() {
             Some('T') => notes.push("stopped: kill -CONT and its pid lets it go on".to_string()),
             Some('t') => notes.push(format!("another debugger holds it: grep TracerPid /proc/{pid}/status")),
             _ => {}
         }
         let mut ask = |by: &'static str, command: Result<Command, String>, begins: &[&str]| {
-            let asked = command.and_then(|command| run(command, end)).and_then(|output| {
-                let lines = tidy(&output, begins);
-                if lines.is_empty() { Err("it shows no stack".to_string()) } else { Ok(lines) }
-            });
-            asked.map_err(|why| notes.push(format!("{by}: {why}"))).ok().map(|lines| (by, lines))
+            let asked =
+                command.map_err(Failed::from).and_then(|command| run(command, end)).and_then(|output| {
+                    let lines = tidy(&output, begins);
+                    if lines.is_empty() {
+                        Err(Failed::from("it shows no stack".to_string()))
+                    } else {
+                        Ok(lines)
+                    }
+                });
+            asked
+                .map_err(|failed| {
+                    was_killed |= failed.was_killed;
+                    notes.push(format!("{by}: {}", failed.why));
+                })
+                .ok()
+                .map(|lines| (by, lines))
         };
         let by_python = self.py_spy.as_deref().filter(|_| runs_python(pid)).and_then(|tool| {
             let words = ["dump".into(), "--pid".into(), pid.to_string(), "--nonblocking".into()];
@@ -79,7 +90,7 @@ impl Tools {
             let tool = self.gdb.as_deref()?;
             ask("gdb", self.command(tool, pid, &gdb_words(pid)), &["Thread ", "#"])
         });
-        if !was_stopped && !let_go_on(pid) {
+        if was_killed && !was_stopped && !let_go_on(pid) {
             notes.push(format!("process {pid} is stopped now: kill -CONT {pid}"));
         }
         match found {
@@ -179,8 +190,22 @@ fn maps(pid: u32) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
+/// Why a tool has shown nothing.
+#[derive(Debug)]
+struct Failed {
+    why: String,
+    /// Whether it was ended while it may have held the process.
+    was_killed: bool,
+}
+
+impl From<String> for Failed {
+    fn from(why: String) -> Self {
+        Self { why, was_killed: false }
+    }
+}
+
 /// The output of a tool that ends in time.
-fn run(mut command: Command, end: Ns) -> Result<String, String> {
+fn run(mut command: Command, end: Ns) -> Result<String, Failed> {
     let (starts, started) = mpsc::channel();
     let (told, hears) = mpsc::channel();
     // The user of the process may stop the tool before it is what it is to become: then it never
@@ -213,14 +238,14 @@ fn run(mut command: Command, end: Ns) -> Result<String, String> {
         }
         Err(RecvTimeoutError::Disconnected) => {
             close(&mut child);
-            Err("it says nothing".into())
+            Err(Failed::from("it says nothing".to_string()))
         }
         Err(RecvTimeoutError::Timeout) => {
             signal(&child, Signal::TERM);
             // Its output ends when it does.
             let _ = hears.recv_timeout(LETS_GO);
             close(&mut child);
-            Err(is_late())
+            Err(Failed { why: is_late(), was_killed: true })
         }
     }
 }
@@ -271,7 +296,8 @@ mod tests {
         command.stderr(writes);
         let begun = clock::now();
         let said = run(command, clock::now().after(Duration::from_millis(200)));
-        assert!(said.unwrap_err().contains("did not answer"));
+        let failed = said.unwrap_err();
+        assert!(failed.was_killed && failed.why.contains("did not answer"), "{failed:?}");
         assert_eq!(std::io::Read::read(&mut &reads, &mut [0; 1]).unwrap(), 0);
         assert!(clock::now().since(begun) < Duration::from_secs(5));
     }
@@ -280,12 +306,16 @@ mod tests {
     fn a_process_that_a_tool_has_left_stopped_goes_on() {
         let mut child = Command::new("/bin/sleep").arg("600").spawn().unwrap();
         let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
+        let state = || process::stat(child.id()).map(|stat| stat.state);
         kill_process(pid, Signal::STOP).unwrap();
+        while state() != Some('T') {
+            clock::sleep(Duration::from_millis(1));
+        }
         assert!(let_go_on(child.id()));
-        let state = process::stat(child.id()).map(|stat| stat.state);
+        let state = state();
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(state, Some('S'));
+        assert!(!matches!(state, Some('T' | 't')), "{state:?}");
     }
 
     #[test]

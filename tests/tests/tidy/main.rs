@@ -249,6 +249,7 @@ const STATICS: &[(&str, &str, &str)] = &[
         "FAILED_INITS",
         "files of recorders that are gone, until the next is made",
     ),
+    ("core/src/recorder/place.rs", "LEFT", "files of recorders that are gone, which it may open"),
     ("core/src/recorder/process.rs", "OF_PROCESS", "the recorder: one per process; and who is given it"),
     ("core/src/recorder/process.rs", "INSTALLED", "the exit handler is the process's, installed once"),
     ("core/src/sys/shortage.rs", "COUNT", "limits are the process's, and so is what it lacks"),

@@ -18,8 +18,8 @@ use crate::types::{CommId, Rank};
 const GATHER: Duration = Duration::from_secs(8);
 
 /// For how long a debugger may hold a process that does not count as stopped: longer than
-/// `ccl-inspect stack` does.
-const HELD: Duration = Duration::from_secs(6);
+/// `ccl-inspect stack` does, 6 s, and than a sign of life takes, 1 s.
+const HELD: Duration = Duration::from_secs(8);
 
 /// What was seen of the job.
 pub(super) struct Looked {
@@ -33,24 +33,28 @@ pub(super) struct Looked {
     pub(super) told: Vec<Told>,
 }
 
-/// Looks at the job of this process; `None` if it has left meanwhile. `stands`: a stall is told.
+/// Looks at the job of this process; `None` if it has left meanwhile. `stands`: a stall
+/// is told already.
 pub(super) fn look(
     recorder: &Weak<Recorder>,
     (patience_ns, stall_ns): (u64, u64),
     stands: bool,
 ) -> Option<Looked> {
     let Reading { mut job, mut held, path: own } = read(recorder, true)?;
+    let mut held_before = Vec::new();
     let before = job.wants_second_reading(stall_ns).then(|| job.clone());
     if before.is_some() {
         clock::sleep(BETWEEN);
         // Hosts that did not answer would take as long again.
         let gathers = job.complete || job.ranks.iter().any(|rank| rank.source == Source::Gather);
+        held_before = held;
         Reading { job, held, .. } = read(recorder, gathers)?;
     }
     job.judge(before.as_ref(), stall_ns);
     // Nothing is known yet of a process that a debugger holds. What was told before stays told.
     if !stands {
-        job.verdicts.retain(|verdict| !verdict.culprits.iter().any(|one| held.contains(&one.rank)));
+        let is_held = |rank: &Rank| held.contains(rank) || held_before.contains(rank);
+        job.verdicts.retain(|verdict| !verdict.culprits.iter().any(|one| is_held(&one.rank)));
     }
     let is_own = |rank: &&RankSnapshot| (rank.pid, &rank.recorder) == (std::process::id(), &own);
     let me = job.ranks.iter().find(is_own).map(|rank| rank.rank);

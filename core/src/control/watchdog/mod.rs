@@ -219,7 +219,7 @@ impl Watch {
         // Weak: a look must not keep the recorder of a process that leaves.
         let (recorder, shared) = (Arc::downgrade(&self.recorder), Arc::clone(&self.shared));
         let limits_ns = (self.patience.as_nanos() as u64, self.stall_ns);
-        let stands = self.stands.is_some();
+        let stands = self.stands.as_ref().is_some_and(|(_, one)| one.told.standing == Standing::Stalled);
         let work = move || {
             let looked = guarded(|| look::look(&recorder, limits_ns, stands));
             *lock(&shared.looked) = Some(looked);

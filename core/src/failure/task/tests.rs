@@ -215,22 +215,27 @@ fn a_rank_whose_ring_is_cut_as_it_leaves_connects_for_its_farewell() {
     let (comm, inbox) = (CommId(0xce), Inbox::default());
     let scope = Scope { job: JOB, key: key(), comm, rank: Rank(1), nranks: 2, channels: 1 };
     let there = Listener::alone(here(0), scope, inbox, Arc::new(|| ())).unwrap();
-    let task = start(comm.0, vec![here(1), there.address()], [None, None]);
+    let (ring, theirs) = stream_of(Rank(1));
+    let task = start(comm.0, vec![here(1), there.address()], [Some(ring), None]);
     let finish = GossipMessage::Finish { rank: Rank(1), tally: Tally::default() };
-    let leaves = std::thread::spawn(move || {
-        task.lock().gossip.received(None, finish, clock::now());
-        assert!(matches!(task.finish(Tally::default(), Vec::new(), Duration::from_secs(20)), Finished::All));
-        task.leave(Duration::from_secs(20));
-    });
+    task.lock().gossip.received(None, finish, clock::now());
+    assert!(matches!(task.finish(Tally::default(), Vec::new(), Duration::from_secs(20)), Finished::All));
+    // Where all have finished, the ring is not closed again. Rank 1 is asked only whether it lives.
+    drop(theirs);
     let end = clock::now().after(Duration::from_secs(20));
-    let mut arrived = Vec::new();
-    while arrived.is_empty() && clock::now() < end {
-        arrived = there.edges().take();
-        clock::sleep(Duration::from_millis(1));
-    }
-    leaves.join().unwrap();
+    let arrived = || {
+        let mut arrived = there.edges().take();
+        while arrived.is_empty() && clock::now() < end {
+            clock::sleep(Duration::from_millis(1));
+            arrived = there.edges().take();
+        }
+        arrived.remove(0).2
+    };
+    drop(arrived());
+    task.leave(Duration::from_secs(20));
     // All that rank 0 has said arrives before the end of its stream.
-    let mut line = Line::new(arrived.remove(0).2);
+    let mut line = Line::new(arrived());
+    drop(task);
     let mut messages = Vec::new();
     while line.is_open() && clock::now() < end {
         line.read(|heard| {
@@ -241,6 +246,57 @@ fn a_rank_whose_ring_is_cut_as_it_leaves_connects_for_its_farewell() {
         clock::sleep(Duration::from_millis(1));
     }
     assert!(messages.contains(&GossipMessage::Farewell { rank: Rank(0) }), "{messages:?}");
+}
+
+#[test]
+fn a_rank_whose_neighbours_have_left_leaves_at_once() {
+    let (streams, mut theirs): (Vec<_>, Vec<_>) =
+        [1, 3].map(|rank| stream_of(Rank(rank))).into_iter().unzip();
+    let ring = <[RingStream; 2]>::try_from(streams).unwrap_or_else(|_| unreachable!()).map(Some);
+    // Rank 2 has left too, which nobody has told.
+    let task = start(0xcf, (1..5).map(here).collect(), ring);
+    for (rank, stream) in [1, 3].into_iter().zip(&mut theirs) {
+        stream.write_all(&written(&GossipMessage::Farewell { rank: Rank(rank) }).unwrap()).unwrap();
+    }
+    let end = clock::now().after(Duration::from_secs(20));
+    while task.gone().len() < 2 && clock::now() < end {
+        clock::sleep(Duration::from_millis(1));
+    }
+    drop(theirs);
+    let began = clock::now();
+    task.leave(Duration::from_secs(60));
+    assert!(clock::now().since(began) < Duration::from_secs(30), "it waited for nothing");
+}
+
+#[test]
+fn a_rank_that_connects_is_told_what_is_known() {
+    let ((_next, next), arrivals) = (busy(), Arc::<Arrivals>::default());
+    let task = start_on(0xd0, vec![here(1), next, here(2)], [None, None], Vec::new(), Arc::clone(&arrivals));
+    let tally = Tally { calls: 3, ..Tally::default() };
+    let finish = GossipMessage::Finish { rank: Rank(1), tally };
+    task.lock().gossip.received(Some(Side::Next), finish.clone(), clock::now());
+    let (stream, mut theirs) = stream_of(Rank(2));
+    arrivals.put((Rank(2), ChannelId(0), stream.fd));
+    let expect = [&b"\n"[..], &written(&finish).unwrap()].concat();
+    let mut told = vec![0; expect.len()];
+    theirs.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    theirs.read_exact(&mut told).unwrap();
+    assert_eq!(String::from_utf8_lossy(&told), String::from_utf8_lossy(&expect));
+}
+
+#[test]
+fn only_in_the_last_round_what_others_know_is_awaited_though_a_rank_is_gone() {
+    let task = start(0xd1, vec![here(1), here(2), here(3)], [None, None]);
+    task.lock().gossip.lost(Rank(2), clock::now());
+    let attempt = Attempt { nth: 0, without: Vec::new() };
+    for (round, is_last) in [(0, false), (1, true)] {
+        let mut left = Duration::from_secs(20);
+        let share = Share { rank: Rank(0), attempt: attempt.clone(), round, block: Vec::new() };
+        let lacks = task.share(share, is_last, &mut left, &mut |_| ());
+        assert!(matches!(lacks, Err(Unshared::Grew)));
+        let waited = Duration::from_secs(20) - left;
+        assert_eq!(waited >= Duration::from_millis(300), is_last, "{waited:?}");
+    }
 }
 
 /// A stream to rank 1, which has not left the bootstrap, and its end.

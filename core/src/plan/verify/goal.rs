@@ -271,3 +271,16 @@ impl Goal<'_> {
         u64::MAX >> (64 - self.topology.nranks())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_is_the_last_once_and_of_all_ranks() {
+        let (all, some) = (Value::of(7, 0b111), Value::of(7, 0b101));
+        assert_eq!(all.last(0b111), Value { is_last: true, ..all });
+        assert_eq!(some.last(0b111), Value::EARLY);
+        assert_eq!(all.last(0b111).last(0b111), Value::AFTER);
+    }
+}

@@ -396,8 +396,25 @@ fn channels_that_share_memory_are_refused() {
     let split = vec![vec![vec![copy(0, 8)], vec![copy(8, 8)]]];
     assert!(verify(&topology, &request, &split, Slots::default()).is_ok());
     let both = vec![vec![vec![copy(0, 8)], vec![copy(0, 16)]]];
-    let rejection = verify(&topology, &request, &both, Slots::default()).unwrap_err();
-    assert!(matches!(rejection.fault, Fault::Shared(..)), "{rejection}");
+    let scratch = |at| Step::copy(8, Operand::Input { at }, &[Operand::Scratch { at: 0 }]);
+    let beside = vec![vec![vec![copy(0, 8), scratch(0)], vec![copy(8, 8), scratch(8)]]];
+    for shared in [both, beside] {
+        let rejection = verify(&topology, &request, &shared, Slots::default()).unwrap_err();
+        assert!(matches!(rejection.fault, Fault::Shared(..)), "{rejection}");
+    }
+}
+
+#[test]
+fn a_step_that_partly_overlaps_what_it_stores_to_is_refused() {
+    let topology = Topology::new(&[1], 1);
+    let request = request(CollKind::AllReduce, Datatype::F64, 0, 3);
+    let copy = |len, from, to| Step::copy(len, Operand::Output { at: from }, &[Operand::Output { at: to }]);
+    for (from, to) in [(0, 8), (8, 0)] {
+        let all = Step::copy(24, Operand::Input { at: 0 }, &[Operand::Output { at: 0 }]);
+        let programs = vec![vec![vec![all, copy(16, from, to)]]];
+        let rejection = verify(&topology, &request, &programs, Slots::default()).unwrap_err();
+        assert!(rejection.to_string().contains("partly overlaps"), "{rejection}");
+    }
 }
 
 #[test]

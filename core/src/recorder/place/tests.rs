@@ -201,11 +201,11 @@ fn the_oldest_dead_files_are_pruned_with_their_sockets_and_the_living_stay() {
     crate::sys::process::kill(child);
     assert_eq!(crate::sys::process::wait(child), None);
     assert_eq!(prune(folder.path(), Some("7-1-9")), 0);
+    assert_eq!(left().len(), 5);
     // A recorder of this process that has ended is a dead one.
     super::left().push(folder.path().join("7-1-1.rec"));
     assert_eq!(prune_to(folder.path(), Some("7-1-9"), 1, 1000), 3);
     assert_eq!(left(), ["7-1-1.rec"]);
-    assert_eq!(left().len(), 5);
 }
 
 #[test]

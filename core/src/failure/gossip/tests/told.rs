@@ -1,4 +1,4 @@
-//! What a new neighbour is told, whose blocks count, and what kind of error each trouble becomes.
+//! What a new neighbour is told, whose blocks count, and what is decided of whom.
 
 use super::*;
 
@@ -67,4 +67,45 @@ fn each_trouble_becomes_one_kind_of_error() {
     for (trouble, kind) in kinds {
         assert_eq!(trouble.kind(), kind, "{trouble:?}");
     }
+}
+
+#[test]
+fn a_mismatch_is_about_the_rank_that_was_found_and_names_its_other_side() {
+    let mut gossip = Gossip::new(Rank(0), 4);
+    let (ours, theirs) = (call(CollKind::AllReduce, 1, 0, 4), call(CollKind::AllReduce, 1, 0, 8));
+    let found = Report::new(Trouble::Mismatch, Rank(1), Rank(2), "rank 2 called something else");
+    let found = Report { open: open(ours, &theirs, &[ours]), ..found };
+    // Rank 2 answers, about the rank that has found it.
+    let answer = Report::new(Trouble::Mismatch, Rank(2), Rank(1), "rank 1 / rank 2 differ in count 4 / 8");
+    for report in [found, answer] {
+        gossip.received(Some(Side::Next), GossipMessage::Report(report), Ns(0));
+    }
+    let decision = gossip.decision().unwrap();
+    assert_eq!((decision.about, decision.other), (Rank(2), Some(Rank(1))), "{decision:?}");
+}
+
+#[test]
+fn a_rank_that_has_made_more_calls_and_left_is_a_mismatch() {
+    let tally = |calls| Tally { calls, hash: calls, ..Tally::default() };
+    for has_left in [false, true] {
+        let mut gossip = Gossip::new(Rank(0), 2);
+        let finish = GossipMessage::Finish { rank: Rank(1), tally: tally(2) };
+        gossip.received(Some(Side::Next), finish, Ns(0));
+        if has_left {
+            gossip.left(Rank(1));
+        }
+        gossip.finish(tally(1), vec![call(CollKind::AllReduce, 1, 0, 4)], Ns(0));
+        // One that has not left reports it itself.
+        let decided = gossip.decision().map(|decision| decision.trouble);
+        assert_eq!(decided, has_left.then_some(Trouble::Mismatch));
+    }
+}
+
+#[test]
+fn a_rank_whose_host_is_silent_is_gone_for_those_who_go_on() {
+    let mut gossip = Gossip::new(Rank(1), 3);
+    gossip.unreachable(Rank(0), "does not answer", Ns(0));
+    assert_eq!(gossip.gone(), [Rank(0)]);
+    let decision = gossip.decision().unwrap();
+    assert_eq!((decision.trouble, decision.by), (Trouble::Unreachable, Rank(1)), "the lowest that is left");
 }
