@@ -85,7 +85,7 @@ impl<T: Element> Prepared<T> {
     pub fn run(&mut self) -> Result<()> {
         let (inner, mut region) = self.ready()?;
         let ran = inner.call(&self.asked(&mut region));
-        // What was refused has changed nothing.
+        // A call that was refused has not used the buffer.
         let is_kept = ran.as_ref().err().is_none_or(|error| error.kind == ErrorKind::Usage);
         self.region = is_kept.then_some(region);
         ran

@@ -376,7 +376,7 @@ fn a_wait_counts_from_when_somebody_waits() {
     assert_eq!(told(&engine), Some((Attention::Thread, Raw(900))));
     engine.note_waits(Raw(1900));
     assert_eq!(told(&engine), Some((Attention::Thread, Raw(900))));
-    // What was polled and is dropped is waited for by nobody.
+    // Nobody waits for a call that was polled and then dropped.
     for who in [Attention::Task, Attention::Nobody] {
         attended.set(who);
         engine.note_waits(Raw(2900));

@@ -27,8 +27,8 @@ use crate::sys::process::{is_own_limit, lacks};
 
 const RETRY_FIRST: Duration = Duration::from_millis(5);
 const RETRY_MOST: Duration = Duration::from_millis(200);
-/// What accepts connections for a process that is gone closes each within this time. A listener
-/// that is busy closes them later.
+/// A proxy that accepts connections for a process that is gone closes each within this time. A busy
+/// listener closes them later.
 const CLOSED_SOON: Duration = Duration::from_millis(500);
 
 /// The address of a lane's reader, and the data to send to it.

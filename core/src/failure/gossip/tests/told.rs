@@ -1,4 +1,4 @@
-//! What a new neighbour is told, whose blocks count, and what is decided of whom.
+//! Messages to a new neighbour, the blocks of a shrink, and decisions about ranks.
 
 use super::*;
 
