@@ -13,7 +13,7 @@ mod golden;
 use cases::{Case, KINDS, run};
 use ccl::collective::OwnedTerms;
 use ccl::engine::Cause;
-use ccl::event::{Digest, Script};
+use ccl::event::{Digest, Event, Script};
 use ccl::plan::{LaneSet, Topology, select};
 use ccl::seed::Seed;
 use ccl::simulate::{Cluster, LaneFault, Outcome};
@@ -142,7 +142,7 @@ fn a_pair_whose_counts_differ_is_told_before_any_output_changes() {
         let topology = Topology::new(&vec![1; n as usize], 1);
         let (kind, dtype, op, root) = (CollKind::AllToAll, Datatype::F32, ReduceOp::Sum, Rank(0));
         let request = Request { kind, dtype, op, root, count: 0, uneven: true };
-        let mut cluster = Cluster::<()>::new(topology.clone(), 9, (10, 5_000), &[]);
+        let mut cluster = Cluster::<Script>::new(topology.clone(), 9, (10, 5_000), &[]);
         for me in (0..n).map(Rank) {
             // Rank 1 expects 5 elements of rank 0 instead of 3.
             let sent = vec![3; n as usize];
@@ -163,6 +163,8 @@ fn a_pair_whose_counts_differ_is_told_before_any_output_changes() {
         let wanted = "rank 0 called AllToAll #1 (count 3, F32) to rank 1; rank 1 called AllToAll #1 \
             (count 5, F32) from rank 0; rank 0 / rank 1 differ in count 3 / 5";
         assert_eq!(failure.cause, Cause::Differs(wanted.into()));
+        let found = Event::MismatchFound { peer: Rank(0), seq: 1 };
+        assert!(cluster.engine(Rank(1)).events().0.contains(&found));
         assert!(cluster.output(Rank(1), 0).iter().all(|byte| *byte == 0));
     }
 }

@@ -17,6 +17,7 @@ use crate::transport::socket::link::{Receiver, Sender};
 use crate::types::{CommId, Datatype, JobId, ProxyState, ReduceOp, WaitReason};
 
 mod ended;
+mod several;
 
 /// Rank 0 of 3, with a stream to each of the others, which read nothing.
 fn alone() -> (Engine<Script>, Numbering, Vec<UnixStream>) {
@@ -324,104 +325,6 @@ fn a_collective_stands_since_the_last_of_its_programs_began_to_wait() {
 }
 
 #[test]
-fn a_collective_has_not_ended_while_bytes_of_one_of_its_links_are_still_here() {
-    let (mut engine, mut numbers, _readers) = alone();
-    let mut others = Vec::new();
-    for peer in [1, 2] {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
-        // The kernel takes no more of the first one.
-        while peer == 1 && std::io::Write::write(&mut &ours, &[0; 4096]).is_ok() {}
-        let link = Sender::new(vec![Arc::new(Fd::new(ours.into()))], Rank(peer));
-        let (id, why) = (LaneId::pair(ChannelId(0), Rank(peer)), TransportReason::OtherHost);
-        engine.add_sender(id, SendLink::Socket(Box::new(link)), why);
-        others.push(theirs);
-    }
-    let (kind, dtype, op) = (CollKind::Scatter, Datatype::U8, ReduceOp::Sum);
-    let request = Request { kind, dtype, op, root: Rank(0), count: 16, uneven: false };
-    let shape = select::select(&engine.topology, Rank(0), &request, None);
-    let descriptor = numbers.describe(Rank(0), &request, 0);
-    let (input, mut output) = ([7; 48], [0; 16]);
-    // SAFETY: the buffers live longer than the engine.
-    let input = unsafe { View::new(input.as_ptr(), input.len()) };
-    // SAFETY: as above.
-    let output = unsafe { ViewMut::new(output.as_mut_ptr(), output.len()) };
-    let plan = Plan::Generated { request, shape, me: Rank(0), terms: None };
-    engine.submit(kind, || Op::new(plan, descriptor, input, output), None, Raw(0)).unwrap();
-    settle(&mut engine);
-    assert!(engine.under_way().is_some());
-    std::io::Read::read_exact(&mut others[1], &mut [0; 16]).unwrap();
-    let mut rest = vec![0; 1 << 20];
-    others[0].set_nonblocking(true).unwrap();
-    while engine.under_way().is_some() {
-        let _ = std::io::Read::read(&mut others[0], &mut rest);
-        settle(&mut engine);
-    }
-}
-
-#[test]
-fn a_wait_counts_from_when_somebody_waits() {
-    let large = vec![0; 8 << 20];
-    let (mut engine, mut numbers, _readers) = alone();
-    let attended = WaitedFor::default();
-    let begun = Begun { ticket: Ticket::new(0), attended: attended.clone(), lendable: None };
-    begin(&mut engine, &mut numbers, (&large, 1), Some(begun));
-    settle(&mut engine);
-    let told =
-        |engine: &Engine<Script>| engine.waits_to_tell()[1].map(|(_, wait)| (wait.attention, wait.since));
-    engine.note_waits(Raw(200));
-    assert_eq!(told(&engine), Some((Attention::Nobody, Raw(200))));
-    attended.set(Attention::Thread);
-    engine.note_waits(Raw(900));
-    assert_eq!(told(&engine), Some((Attention::Thread, Raw(900))));
-    engine.note_waits(Raw(1900));
-    assert_eq!(told(&engine), Some((Attention::Thread, Raw(900))));
-    // Nobody waits for a call that was polled and then dropped.
-    for who in [Attention::Task, Attention::Nobody] {
-        attended.set(who);
-        engine.note_waits(Raw(2900));
-        assert_eq!(told(&engine).map(|(attention, _)| attention), Some(who));
-    }
-}
-
-#[test]
-fn of_several_sends_the_one_that_somebody_waits_for_is_told_also_when_they_fail() {
-    let (large, small) = (vec![0; 8 << 20], [0; 16]);
-    let recorder = Recorder::heap();
-    let (mut engine, mut numbers, _readers) = alone_in(&recorder);
-    send(&mut engine, &mut numbers, &small, 2);
-    settle(&mut engine);
-    let begun = Begun { ticket: Ticket::new(0), attended: WaitedFor::default(), lendable: None };
-    begin(&mut engine, &mut numbers, (&large, 1), Some(begun));
-    send(&mut engine, &mut numbers, &large, 2);
-    settle(&mut engine);
-    engine.note_waits(Raw(100));
-    let ops = engine.waits().iter().map(|wait| (wait.peer, engine.op_of(wait)));
-    let expect = [(Rank(1), 1), (Rank(2), 2)].map(|(peer, seq)| (peer, Some((CollKind::Send, seq))));
-    assert_eq!(ops.collect::<Vec<_>>(), expect);
-    engine.fail(Failure { cause: Cause::Link(LinkFault::Gone), op: None, peer: None, channel: None }, Raw(0));
-    let told = recorder.reader().snapshot().unwrap().comms[0].p2p.clone().unwrap();
-    assert_eq!((told.peer, told.seq), (Some(Rank(2)), 2));
-}
-
-#[test]
-fn a_failure_ends_sends_in_the_order_of_their_calls() {
-    let large = vec![0; 8 << 20];
-    let (mut engine, mut numbers, _readers) = alone();
-    let calls = [2, 1, 2, 1].map(|peer| send(&mut engine, &mut numbers, &large, peer));
-    settle(&mut engine);
-    assert_eq!(engine.under_way(), Some((CollKind::Send, 1)));
-    assert!(calls.iter().all(|id| !engine.is_done(*id)));
-    engine.fail(Failure { cause: Cause::Link(LinkFault::Gone), op: None, peer: None, channel: None }, Raw(0));
-    let ended = engine.events().0.iter().filter_map(|event| match event {
-        Event::OpFailed { other, .. } => *other,
-        _ => None,
-    });
-    assert_eq!(ended.collect::<Vec<_>>(), [2, 1, 2, 1].map(Rank));
-    assert!(engine.under_way().is_none() && calls.iter().all(|id| !engine.is_done(*id)));
-}
-
-#[test]
 fn operations_end_with_what_all_ranks_hold_to_be_the_cause() {
     let large = vec![0; 8 << 20];
     let (mut engine, mut numbers, _readers) = alone();
@@ -485,24 +388,6 @@ fn each_step_goes_through_its_states_once() {
     assert_eq!(of(last).count(), 1);
     // Those before it are filled, and the kernel has not taken all of the first of them.
     assert_eq!(of(last - 1).collect::<Vec<_>>(), whole[..2]);
-}
-
-#[test]
-fn a_send_gives_its_slot_back_where_nobody_turns_it_and_where_it_has_failed() {
-    let large = vec![0; 8 << 20];
-    for fails in [false, true] {
-        let pool = Pool::new(1);
-        let (mut engine, mut numbers, _readers) = alone_with(&pool, &Recorder::heap());
-        send(&mut engine, &mut numbers, &large, 1);
-        settle(&mut engine);
-        if fails {
-            let cause = Cause::Link(LinkFault::Gone);
-            engine.stop(Failure { cause, op: None, peer: None, channel: None });
-        } else {
-            engine.rest();
-        }
-        assert!(Claim::new(pool).hold(), "{fails}");
-    }
 }
 
 #[test]

@@ -126,7 +126,7 @@ impl Post {
         }
     }
 
-    fn put(&self, from: Option<u64>, message: GossipMessage) {
+    pub(super) fn put(&self, from: Option<u64>, message: GossipMessage) {
         lock(&self.arrived).push((from, message));
         self.call();
     }
@@ -143,7 +143,7 @@ fn all_posts() -> Vec<Arc<Post>> {
     lock(&POSTS).iter().filter_map(Weak::upgrade).collect()
 }
 
-fn posts_of(comm: CommId) -> Vec<Arc<Post>> {
+pub(super) fn posts_of(comm: CommId) -> Vec<Arc<Post>> {
     let mut posts = all_posts();
     posts.retain(|post| post.comm == comm);
     posts

@@ -4,10 +4,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::*;
+use crate::engine::Cause;
 use crate::plan::verify::mutate::mutate;
 use crate::plan::verify::{Fault, Slots, verify};
-use crate::plan::{Step, Verified};
+use crate::plan::{Operand, Readers, Step, Verified};
 use crate::seed::Seed;
+use crate::transport::LinkFault;
 use crate::types::{Algorithm, Datatype, ReduceOp};
 
 /// The number of schedules in which an accepted plan must succeed.
@@ -124,6 +126,25 @@ impl Case {
         }
         if cluster.is_clean() { Ok(()) } else { Err("messages were left over".into()) }
     }
+}
+
+#[test]
+fn a_message_that_is_shorter_than_its_step_is_an_error_of_the_link() {
+    let (kind, dtype, op, root) = (CollKind::Broadcast, Datatype::I64, ReduceOp::Sum, Rank(0));
+    let request = Request { kind, dtype, op, root, count: 2, uneven: false };
+    let sent = Operand::Send { to: Readers::One(Rank(1)), at: 0, total: 8, last: true };
+    let received = Operand::Recv { from: Rank(0), shared: false, at: 0, last: true };
+    let programs = [
+        Step::copy(8, Operand::Input { at: 0 }, &[sent]),
+        Step::copy(16, received, &[Operand::Output { at: 0 }]),
+    ];
+    let programs = programs.map(|step| vec![vec![step]]).into();
+    let case = Case { topology: Topology::new(&[0, 1], 1), request, programs };
+    let mut cluster = Cluster::<()>::new(case.topology.clone(), 1, (0, 5_000), &[]);
+    (0..2).for_each(|rank| case.call(&mut cluster, Rank(rank), false));
+    let Outcome::Failed(rank, failure) = cluster.run() else { panic!("a short message went through") };
+    let corrupt = LinkFault::Corrupt("a message of 8 bytes where 16 were due".into());
+    assert_eq!((rank, failure.peer, failure.cause), (Rank(1), Some(Rank(0)), Cause::Link(corrupt)));
 }
 
 /// Name of the thread whose panics are not printed, because they are results of the test.

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+mod causes;
 mod told;
 
 use super::*;
@@ -325,14 +326,38 @@ fn what_a_peer_of_this_host_says_goes_on_both_ways_and_once() {
 
 #[test]
 fn what_names_no_rank_is_ignored() {
-    let mut news = Gossip::new(Rank(0), 2);
-    news.received(Some(Side::Next), GossipMessage::Farewell { rank: Rank(9) }, Ns(0));
-    let called = call(CollKind::Barrier, 1, 0, 0);
-    for (from, to) in [(9, 0), (1, 9)] {
-        let message = GossipMessage::Called { from: Rank(from), to: Rank(to), call: called, hops: 2 };
-        news.received(Some(Side::Next), message, Ns(0));
+    let called = |from: u32, to: u32| {
+        let call = call(CollKind::Barrier, 1, 0, 0);
+        GossipMessage::Called { from: Rank(from), to: Rank(to), call, hops: 2 }
+    };
+    let report =
+        |from, about| GossipMessage::Report(Report::new(Trouble::Aborted, Rank(from), Rank(about), ""));
+    let decision = |about: u32, other: u32| {
+        let (trouble, by, text) = (Trouble::Mismatch, Rank(0), String::new());
+        GossipMessage::Decision(Decision { trouble, by, about: Rank(about), other: Some(Rank(other)), text })
+    };
+    let share = |rank: u32, without: u32| {
+        let attempt = Attempt { nth: 1, without: vec![Rank(without)] };
+        GossipMessage::Share(Share { rank: Rank(rank), attempt, round: 0, block: Vec::new() })
+    };
+    let unknown = [
+        GossipMessage::Finish { rank: Rank(9), tally: Tally::default() },
+        GossipMessage::Farewell { rank: Rank(9) },
+        called(9, 0),
+        called(1, 9),
+        report(9, 1),
+        report(1, 9),
+        decision(9, 1),
+        decision(1, 9),
+        share(9, 1),
+        share(1, 9),
+    ];
+    for message in unknown {
+        let mut news = Gossip::new(Rank(0), 2);
+        news.received(Some(Side::Next), message.clone(), Ns(0));
+        assert!(news.take_out().is_empty() && news.take_asked().is_empty(), "{message:?}");
+        assert!(news.decision().is_none() && news.gone().is_empty(), "{message:?}");
     }
-    assert!(news.take_out().is_empty() && news.take_asked().is_empty());
 }
 
 #[test]
@@ -533,66 +558,4 @@ fn a_rank_that_gives_up_because_a_link_failed_is_not_the_cause() {
             assert!(!all.is_empty() && all.iter().all(is_it), "{end:?} {round}: {all:?}");
         }
     }
-}
-
-/// Reports that the deadline of each of these ranks passed while it waited for the other.
-fn pass_deadlines(ring: &mut Ring, waits: &[(u32, u32)]) {
-    for (from, about) in waits {
-        let text = format!("rank {from} saw no progress: it waits for rank {about}");
-        let report = Report::new(Trouble::TimedOut, Rank(*from), Rank(*about), text);
-        let now = ring.now;
-        ring.ranks[*from as usize].found(report, now);
-    }
-}
-
-#[test]
-fn deadlines_that_pass_together_name_the_rank_for_which_all_wait_in_the_end() {
-    for round in 0..50 {
-        for stopped in 0..5 {
-            let mut ring = Ring::new(5);
-            (ring.seed, ring.cut) = (Seed(round), vec![stopped]);
-            // Each waits for the one before it, and the one behind the stopped rank for that.
-            let mut waits: Vec<(u32, u32)> =
-                (1..5).map(|d| (stopped + d) % 5).map(|r| (r, (r + 4) % 5)).collect();
-            waits.rotate_left(round as usize % 4);
-            pass_deadlines(&mut ring, &waits);
-            ring.settle();
-            let all = ring.decisions();
-            let names = |decision: &Decision| {
-                decision.about == Rank(stopped) && decision.text.ends_with(&format!("rank {stopped}"))
-            };
-            assert!(!all.is_empty() && all.iter().all(names), "{all:?}");
-            // One voice, if the lowest rank has one.
-            assert!(stopped == 0 || all.len() == 1, "{all:?}");
-        }
-    }
-}
-
-#[test]
-fn ranks_that_wait_for_each_other_say_so() {
-    let mut ring = Ring::new(3);
-    pass_deadlines(&mut ring, &[(0, 1), (1, 2), (2, 0)]);
-    ring.settle();
-    let text = "rank 0 saw no progress: it waits for rank 1; rank 1 waits for rank 2, rank 2 waits for rank 0: they wait \
-                for each other";
-    assert_eq!(ring.decisions().iter().map(|decision| decision.text.as_str()).collect::<Vec<_>>(), [text]);
-}
-
-#[test]
-fn what_else_happened_is_the_cause_of_a_deadline_and_its_end_is_not() {
-    // The rank whose process ended made the others wait.
-    let mut ring = Ring::new(4);
-    pass_deadlines(&mut ring, &[(0, 1), (1, 2)]);
-    ring.close(3);
-    ring.settle();
-    let all = ring.decisions();
-    assert!(all.iter().all(|one| (one.trouble, one.about) == (Trouble::Died, Rank(3))), "{all:?}");
-    // One that has told that its deadline passed ended because of it.
-    let mut ring = Ring::new(4);
-    pass_deadlines(&mut ring, &[(1, 2)]);
-    ring.say(1);
-    ring.close(1);
-    ring.settle();
-    let all = ring.decisions();
-    assert!(all.iter().all(|one| (one.trouble, one.about) == (Trouble::TimedOut, Rank(2))), "{all:?}");
 }

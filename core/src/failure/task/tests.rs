@@ -10,6 +10,7 @@ use crate::bootstrap::fault::Fault;
 use crate::bootstrap::frame::{Frames, frame};
 use crate::error::ErrorKind;
 use crate::failure::gossip::{Attempt, Share, Trouble};
+use crate::failure::lines::posts_of;
 use crate::transport::socket::listen::{Inbox, Listener, Scope};
 use crate::types::{ChannelId, CommId, JobId};
 
@@ -174,25 +175,67 @@ fn a_rank_whose_connections_are_accepted_and_closed_for_long_has_died() {
     }
 }
 
-/// A stream from rank 1 whose host answers nothing: its kernel lets nobody in, and the stream gives
-/// up after some seconds.
-fn unanswered() -> (RingStream, [TcpListener; 1], Vec<std::net::TcpStream>) {
+/// A listener whose kernel lets nobody in, and the streams that fill it.
+fn full() -> (TcpListener, Vec<std::net::TcpStream>) {
     let full = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     full.bind(&here(0).into()).unwrap();
     full.listen(0).unwrap();
-    let address = full.local_addr().unwrap();
-    let connect = || {
-        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-        socket.set_nonblocking(true).unwrap();
-        socket.set_tcp_user_timeout(Some(Duration::from_secs(2))).unwrap();
-        let _ = socket.connect(&address);
-        socket
-    };
-    let others = (0..3).map(|_| connect().into()).collect();
+    let full = TcpListener::from(full);
+    let others = (0..3).map(|_| connecting(&full)).collect();
     clock::sleep(Duration::from_millis(50));
-    let fd = Fd::from(std::os::fd::OwnedFd::from(connect()));
+    (full, others)
+}
+
+/// A stream to a listener, which may never be connected: it gives up after some seconds.
+fn connecting(listener: &TcpListener) -> std::net::TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    socket.set_tcp_user_timeout(Some(Duration::from_secs(2))).unwrap();
+    let _ = socket.connect(&listener.local_addr().unwrap().into());
+    socket.into()
+}
+
+/// A stream from rank 1 whose host answers nothing, and what its listener needs.
+fn unanswered() -> (RingStream, TcpListener, Vec<std::net::TcpStream>) {
+    let (listener, others) = full();
+    let fd = Fd::from(std::os::fd::OwnedFd::from(connecting(&listener)));
     let rest = BootstrapRest::new(Frames::new(64), true);
-    (RingStream { fd, rest, peer: Rank(1), unsent: Vec::new() }, [full.into()], others)
+    (RingStream { fd, rest, peer: Rank(1), unsent: Vec::new() }, listener, others)
+}
+
+#[test]
+fn a_next_rank_that_refuses_connections_has_died_only_after_its_farewell_may_have_come() {
+    let began = clock::now();
+    let task = start(0xd2, vec![here(1), here(2)], [None, None]);
+    assert_eq!(decided(&task, Duration::from_secs(20)), Some((Trouble::Died, Rank(1))));
+    assert!(clock::now().since(began) >= Duration::from_millis(500));
+}
+
+#[test]
+fn a_rank_that_lets_nobody_in_for_long_is_tried_again() {
+    let (there, _others) = full();
+    let listeners = vec![here(1), there.local_addr().unwrap()];
+    let dialling = Dialling { job: JOB, comm: CommId(0xd3), key: key(), me: Rank(0), bind: None, listeners };
+    let began = clock::now();
+    let mut edge = dialling.probe(Rank(1), began);
+    for seconds in [0, 61, 61, 122] {
+        let now = began.after(Duration::from_secs(seconds));
+        assert!(edge.turn(now).is_ok_and(|stream| stream.is_none()), "after {seconds} s");
+    }
+}
+
+#[test]
+fn only_processes_with_ranks_of_the_communicator_tell_it_something() {
+    let (_next, next) = busy();
+    let task = start(0xd4, vec![here(1), next], [None, None]);
+    let (trouble, text) = (Trouble::Aborted, "told to".to_string());
+    let decision = Decision { trouble, by: Rank(1), about: Rank(1), other: None, text };
+    let [post] = &posts_of(CommId(0xd4))[..] else { panic!("one post") };
+    // A message from another process of this host, and one of this process.
+    post.put(Some(77), GossipMessage::Decision(decision.clone()));
+    assert_eq!(decided(&task, Duration::from_millis(300)), None);
+    post.put(None, GossipMessage::Decision(decision));
+    assert_eq!(decided(&task, Duration::from_secs(20)), Some((Trouble::Aborted, Rank(1))));
 }
 
 #[test]
@@ -310,13 +353,17 @@ fn behind() -> (RingStream, UnixStream) {
 
 #[test]
 fn what_a_neighbour_tells_that_fails_in_the_bootstrap_is_its_report() {
-    let waits = |rank| Fault::new(ErrorKind::Timeout, &[Rank(rank)], format!("it waits for rank {rank}"));
+    let waits = |kind, rank| Fault::new(kind, &[Rank(rank)], format!("it waits for rank {rank}"));
     // A rank that does not exist is not to blame.
-    for (comm, waits_for, about) in [(0xc2, 2, 2), (0xc3, 9, 1)] {
+    for (comm, kind, waits_for, expect) in [
+        (0xc2, ErrorKind::Timeout, 2, (Trouble::TimedOut, Rank(2))),
+        (0xc3, ErrorKind::Timeout, 9, (Trouble::TimedOut, Rank(1))),
+        (0xd5, ErrorKind::Mismatch, 2, (Trouble::Aborted, Rank(2))),
+    ] {
         let (ring, mut theirs) = behind();
         let task = start(comm, vec![here(1), here(2), here(3)], [Some(ring), None]);
-        theirs.write_all(&frame(2, &waits(waits_for).encode())).unwrap();
-        assert_eq!(decided(&task, Duration::from_secs(20)), Some((Trouble::TimedOut, Rank(about))));
+        theirs.write_all(&frame(2, &waits(kind, waits_for).encode())).unwrap();
+        assert_eq!(decided(&task, Duration::from_secs(20)), Some(expect));
         let text = task.lock().gossip.decision().map(|decision| decision.text.clone());
         let expect =
             format!("rank 0 heard that rank 1 failed in its initialization: it waits for rank {waits_for}");

@@ -354,6 +354,25 @@ fn each_fault_is_named() {
         let rejection = fault_of(|p| p[0][0][0].sources[0] = spoil);
         assert!(rejection.to_string().contains(what), "{what}: {rejection}");
     }
+    let spoils: [(&str, fn(&mut Step)); 6] = [
+        ("destinations without a source", |step| step.sources.clear()),
+        ("a copy of 2 sources", |step| step.sources.push(Operand::Output { at: 0 })),
+        ("as a destination", |step| step.destinations[0] = Operand::Input { at: 0 }),
+        ("as a destination", |step| {
+            step.destinations[0] = Operand::Recv { from: Rank(1), shared: true, at: 0, last: true };
+        }),
+        ("bytes in a slot of", |step| {
+            let to = Readers::Group(GroupId(0));
+            step.destinations[0] = Operand::Send { to, at: 0, total: u32::MAX - 7, last: true };
+        }),
+        ("one lane twice", |step| step.destinations.push(step.destinations[0])),
+    ];
+    for (what, spoil) in spoils {
+        let rejection = fault_of(|p| spoil(&mut p[0][0][0]));
+        assert!(rejection.to_string().contains(what), "{what}: {rejection}");
+    }
+    let channels = fault_of(|p| p[1].push(Vec::new()));
+    assert!(channels.to_string().contains("different numbers of channels"), "{channels}");
     let twice = fault_of(|p| {
         let source = p[0][0][1].sources[1];
         p[0][0][1].sources.push(source);

@@ -109,3 +109,23 @@ fn a_rank_whose_host_is_silent_is_gone_for_those_who_go_on() {
     let decision = gossip.decision().unwrap();
     assert_eq!((decision.trouble, decision.by), (Trouble::Unreachable, Rank(1)), "the lowest that is left");
 }
+
+#[test]
+fn what_must_arrive_before_a_farewell_goes_to_the_peers_of_this_host_too() {
+    let (trouble, text) = (Trouble::Aborted, "told to".to_string());
+    let decision = Decision { trouble, by: Rank(0), about: Rank(2), other: None, text };
+    let news = News { teller: 9, number: 1, stall: None };
+    let all = [
+        GossipMessage::Decision(decision),
+        GossipMessage::News(news),
+        GossipMessage::Share(share(2, &[3], 0)),
+    ];
+    for message in all {
+        let mut gossip = Gossip::new(Rank(1), 4);
+        gossip.received(Some(Side::Previous), message.clone(), Ns(0));
+        let told = [(To::Ring(Side::Next), message.clone()), (To::Local, message.clone())];
+        assert_eq!(gossip.take_out(), told);
+        gossip.received(None, message, Ns(0));
+        assert_eq!(gossip.take_out(), [], "once");
+    }
+}
