@@ -13,7 +13,7 @@ use std::fmt::Debug;
 
 use ccl::comm::Communicator;
 use ccl::config::{Key, environment};
-use ccl::{Element, F8E4M3, F8E5M2, Rank, ReduceOp, Reduction, bf16, f16};
+use ccl::{Element, F8E4M3, F8E5M2, Rank, ReduceOp, Reduction, Region, bf16, f16};
 
 /// An element whose reference results are exact: small integers.
 trait Number: Element + PartialEq + Debug {
@@ -368,6 +368,29 @@ fn others(comm: &Communicator, cases: &mut u64) {
     one::<F8E5M2>(comm, cases);
 }
 
+/// Two ranks send each other what lies in memory that devices may read and write by themselves, both
+/// at once.
+fn swaps(comm: &Communicator, cases: &mut u64) {
+    let (me, peer) = (comm.rank().0, comm.rank().0 ^ 1);
+    if peer >= comm.nranks() {
+        return;
+    }
+    // A link that is not up yet copies.
+    for round in 0..4 {
+        let region = |at: fn(u32, usize, u64) -> i64| {
+            Region::new((0..50_000).map(|i| i32::of(at(me, i, round))).collect::<Vec<_>>())
+        };
+        let sent = comm.send_async(region(given::<i32>), Rank(peer)).unwrap();
+        let received = comm.recv_async(region(|_, _, _| 96), Rank(peer)).unwrap().wait().unwrap();
+        let sent = sent.wait().unwrap();
+        for (rank, region) in [(me, &sent), (peer, &received)] {
+            let wrong = (0..).zip(&region[..]).find(|(i, it)| **it != i32::of(given::<i32>(rank, *i, round)));
+            assert_eq!(wrong, None, "rank {me}, what rank {rank} has sent in round {round}");
+        }
+        *cases += 1;
+    }
+}
+
 /// An all-reduce, a broadcast, and a send and a receive, as long as buffers get here.
 fn largest(comm: &Communicator) {
     let (me, n) = (comm.rank().0, comm.nranks());
@@ -402,6 +425,7 @@ fn check(transport: &str, algorithm: &str, ranks: impl IntoIterator<Item = u32>)
             all::<i64>(&comm, &mut cases);
             all::<u8>(&comm, &mut cases);
             others(&comm, &mut cases);
+            swaps(&comm, &mut cases);
             if is_long() && n > 1 {
                 largest(&comm);
                 cases += 3;

@@ -31,19 +31,33 @@ fn alone_in(recorder: &Arc<Recorder>) -> (Engine<Script>, Numbering, Vec<UnixStr
 
 /// The same, with these slots.
 fn alone_with(pool: &Arc<Pool>, recorder: &Arc<Recorder>) -> (Engine<Script>, Numbering, Vec<UnixStream>) {
-    let topology = Arc::new(Topology::new(&[0, 1, 2], 1));
+    alone_on(Topology::new(&[0, 1, 2], 1), pool, recorder)
+}
+
+/// The same, on this topology.
+fn alone_on(
+    topology: Topology,
+    pool: &Arc<Pool>,
+    recorder: &Arc<Recorder>,
+) -> (Engine<Script>, Numbering, Vec<UnixStream>) {
     let info =
         CommInfo { id: CommId(1), job: JobId(1), name: "test", rank: Rank(0), nranks: 3, world: Rank(0) };
+    let topology = Arc::new(topology);
     let mut engine = Engine::new(Rank(0), topology, Arc::clone(pool), recorder.comm(info), Script::default());
-    let why = TransportReason::OtherHost;
-    let readers = [1, 2].map(|peer| {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
-        let link = Sender::new(vec![Arc::new(Fd::new(ours.into()))], Rank(peer));
-        engine.add_sender(LaneId::pair(ChannelId::P2P, Rank(peer)), SendLink::Socket(Box::new(link)), why);
-        theirs
-    });
+    let readers = [1, 2].map(|peer| link(&mut engine, ChannelId::P2P, peer, false));
     (engine, Numbering::default(), readers.into())
+}
+
+/// Adds a link to a peer, and returns its other end. The kernel takes nothing until that has been
+/// read, if it `is_full`.
+fn link(engine: &mut Engine<Script>, channel: ChannelId, peer: u32, is_full: bool) -> UnixStream {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    while is_full && std::io::Write::write(&mut &ours, &[0; 4096]).is_ok() {}
+    let link = Sender::new(vec![Arc::new(Fd::new(ours.into()))], Rank(peer));
+    let (id, why) = (LaneId::pair(channel, Rank(peer)), TransportReason::OtherHost);
+    engine.add_sender(id, SendLink::Socket(Box::new(link)), why);
+    theirs
 }
 
 fn send(engine: &mut Engine<Script>, numbers: &mut Numbering, buffer: &[u8], peer: u32) -> OpId {

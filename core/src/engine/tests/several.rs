@@ -5,17 +5,7 @@ use super::*;
 /// Has rank 0 scatter 16 bytes to each of the others over new links. The kernel takes none of those
 /// to rank 1 until its other end, the first of those returned, has been read.
 fn scatter(engine: &mut Engine<Script>, numbers: &mut Numbering) -> (OpId, Vec<UnixStream>) {
-    let mut others = Vec::new();
-    for peer in [1, 2] {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
-        theirs.set_nonblocking(true).unwrap();
-        while peer == 1 && std::io::Write::write(&mut &ours, &[0; 4096]).is_ok() {}
-        let link = Sender::new(vec![Arc::new(Fd::new(ours.into()))], Rank(peer));
-        let (id, why) = (LaneId::pair(ChannelId(0), Rank(peer)), TransportReason::OtherHost);
-        engine.add_sender(id, SendLink::Socket(Box::new(link)), why);
-        others.push(theirs);
-    }
+    let others = [1, 2].map(|peer| link(engine, ChannelId(0), peer, peer == 1));
     let (kind, dtype, op) = (CollKind::Scatter, Datatype::U8, ReduceOp::Sum);
     let request = Request { kind, dtype, op, root: Rank(0), count: 16, uneven: false };
     let shape = select::select(&engine.topology, Rank(0), &request, None);
@@ -28,7 +18,7 @@ fn scatter(engine: &mut Engine<Script>, numbers: &mut Numbering) -> (OpId, Vec<U
     let plan = Plan::Generated { request, shape, me: Rank(0), terms: None };
     let id = engine.submit(kind, || Op::new(plan, descriptor, input, output), None, Raw(0)).unwrap();
     settle(engine);
-    (id, others)
+    (id, others.into())
 }
 
 /// Has a broadcast from rank 1 begin, for which no link is made.
@@ -79,6 +69,24 @@ fn a_collective_ends_while_a_send_to_one_of_its_ranks_stands() {
     let (id, mut others) = scatter(&mut engine, &mut numbers);
     read_until(&mut engine, &mut others[0], id);
     assert!(!engine.is_done(stuck));
+}
+
+#[test]
+fn each_channel_and_the_sends_between_two_ranks_have_a_link_of_their_own() {
+    let small = [7; 16];
+    // One host: there are more channels than groups.
+    let topology = Topology::new(&[0, 0, 0], 2);
+    let (mut engine, mut numbers, mut readers) = alone_on(topology, &Pool::new(8), &Recorder::heap());
+    readers.truncate(1);
+    readers.extend([0, 1].map(|channel| link(&mut engine, ChannelId(channel), 1, false)));
+    let id = send(&mut engine, &mut numbers, &small, 1);
+    settle(&mut engine);
+    assert!(engine.is_done(id));
+    let has_message = |stream: &UnixStream| {
+        stream.set_nonblocking(true).unwrap();
+        std::io::Read::read(&mut &*stream, &mut [0; 64]).is_ok()
+    };
+    assert_eq!(readers.iter().map(has_message).collect::<Vec<_>>(), [true, false, false]);
 }
 
 #[test]
