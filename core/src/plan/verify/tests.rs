@@ -354,8 +354,8 @@ fn each_fault_is_named() {
         let rejection = fault_of(|p| p[0][0][0].sources[0] = spoil);
         assert!(rejection.to_string().contains(what), "{what}: {rejection}");
     }
-    let spoils: [(&str, fn(&mut Step)); 6] = [
-        ("destinations without a source", |step| step.sources.clear()),
+    let spoils = [
+        ("destinations without a source", (|step| step.sources.clear()) as fn(&mut Step)),
         ("a copy of 2 sources", |step| step.sources.push(Operand::Output { at: 0 })),
         ("as a destination", |step| step.destinations[0] = Operand::Input { at: 0 }),
         ("as a destination", |step| {
