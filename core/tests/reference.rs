@@ -368,14 +368,14 @@ fn others(comm: &Communicator, cases: &mut u64) {
     one::<F8E5M2>(comm, cases);
 }
 
-/// Two ranks send each other what lies in memory that devices may read and write by themselves, both
-/// at once.
+/// Two ranks send each other what lies in regions, both at once: queue pairs lend those to their
+/// devices.
 fn swaps(comm: &Communicator, cases: &mut u64) {
     let (me, peer) = (comm.rank().0, comm.rank().0 ^ 1);
     if peer >= comm.nranks() {
         return;
     }
-    // A link that is not up yet copies.
+    // The first time the link may not be up yet, which copies.
     for round in 0..4 {
         let region = |at: fn(u32, usize, u64) -> i64| {
             Region::new((0..50_000).map(|i| i32::of(at(me, i, round))).collect::<Vec<_>>())

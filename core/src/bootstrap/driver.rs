@@ -226,7 +226,7 @@ impl Bootstrap {
     pub fn peers(&self) -> &[Vec<u8>] {
         &self.peers
     }
-    /// Sets the deadline of later calls.
+    /// Sets the deadline of later calls, for tests.
     pub const fn set_deadline(&mut self, deadline: Ns) {
         self.deadline = deadline;
     }

@@ -225,7 +225,7 @@ impl Client {
         Self::greet(unix::connect(Name::Path(path)), path, ANSWER_WITHIN)
     }
 
-    /// Like [`connect`](Self::connect), with another timeout for each answer.
+    /// Like [`connect`](Self::connect), with another timeout for each answer; for tests and the bench.
     ///
     /// # Errors
     /// As `connect`.

@@ -299,10 +299,8 @@ pub mod op {
     pub const LATCH: usize = 7;
     /// Two copies of the fact: the operation under way, or else the last operation.
     pub const FACT: usize = 8;
-    /// Words of one copy.
+    /// Words of one copy: the descriptor in four, then those below.
     pub const FACT_WORDS: usize = 8;
-    /// In a copy: the descriptor, four words.
-    pub const FACT_DESCRIPTOR: usize = 0;
     /// In a copy: raw time since which the operation is under way.
     pub const FACT_SINCE: usize = 4;
     /// In a copy: the peer of send and receive plus 1.

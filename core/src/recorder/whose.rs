@@ -15,7 +15,7 @@ use crate::sys::process::namespace_pids;
 use crate::sys::shared::{self, Owner};
 
 impl Reader {
-    /// The recorders of a process, found among its open files.
+    /// The recorders of a process, found among its open files; for tests, which have its pid.
     ///
     /// It needs no path, but the rights of the process's user or root.
     ///

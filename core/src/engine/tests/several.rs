@@ -4,16 +4,20 @@ use super::*;
 
 /// Has rank 0 scatter 16 bytes to each of the others over new links. The kernel takes none of those
 /// to rank 1 until its other end, the first of those returned, has been read.
-fn scatter(engine: &mut Engine<Script>, numbers: &mut Numbering) -> (OpId, Vec<UnixStream>) {
+fn scatter(
+    engine: &mut Engine<Script>,
+    numbers: &mut Numbering,
+    output: &mut [u8; 16],
+) -> (OpId, Vec<UnixStream>) {
     let others = [1, 2].map(|peer| link(engine, ChannelId(0), peer, peer == 1));
     let (kind, dtype, op) = (CollKind::Scatter, Datatype::U8, ReduceOp::Sum);
     let request = Request { kind, dtype, op, root: Rank(0), count: 16, uneven: false };
     let shape = select::select(&engine.topology, Rank(0), &request, None);
     let descriptor = numbers.describe(Rank(0), &request, 0);
-    let (input, output) = (Box::leak(Box::new([7; 48])), Box::leak(Box::new([0; 16])));
-    // SAFETY: the buffers are never freed.
+    let input: &'static [u8] = &[7; 48];
+    // SAFETY: it is never freed.
     let input = unsafe { View::new(input.as_ptr(), input.len()) };
-    // SAFETY: as above.
+    // SAFETY: the tests keep it longer than their engines.
     let output = unsafe { ViewMut::new(output.as_mut_ptr(), output.len()) };
     let plan = Plan::Generated { request, shape, me: Rank(0), terms: None };
     let id = engine.submit(kind, || Op::new(plan, descriptor, input, output), None, Raw(0)).unwrap();
@@ -45,16 +49,21 @@ fn gone() -> Failure {
 fn read_until(engine: &mut Engine<Script>, stream: &mut UnixStream, ended: OpId) {
     let mut rest = vec![0; 1 << 20];
     stream.set_nonblocking(true).unwrap();
-    while !engine.is_done(ended) {
+    for _ in 0..100_000 {
+        if engine.is_done(ended) {
+            return;
+        }
         let _ = std::io::Read::read(stream, &mut rest);
         settle(engine);
     }
+    panic!("it does not end: {:?}", engine.waits());
 }
 
 #[test]
 fn a_collective_has_not_ended_while_bytes_of_one_of_its_links_are_still_here() {
+    let mut output = [0; 16];
     let (mut engine, mut numbers, _readers) = alone();
-    let (id, mut others) = scatter(&mut engine, &mut numbers);
+    let (id, mut others) = scatter(&mut engine, &mut numbers, &mut output);
     assert!(!engine.is_done(id));
     std::io::Read::read_exact(&mut others[1], &mut [0; 16]).unwrap();
     read_until(&mut engine, &mut others[0], id);
@@ -62,19 +71,20 @@ fn a_collective_has_not_ended_while_bytes_of_one_of_its_links_are_still_here() {
 
 #[test]
 fn a_collective_ends_while_a_send_to_one_of_its_ranks_stands() {
+    let mut output = [0; 16];
     let large = vec![0; 8 << 20];
     let (mut engine, mut numbers, _readers) = alone();
     let stuck = send(&mut engine, &mut numbers, &large, 1);
     settle(&mut engine);
-    let (id, mut others) = scatter(&mut engine, &mut numbers);
+    let (id, mut others) = scatter(&mut engine, &mut numbers, &mut output);
     read_until(&mut engine, &mut others[0], id);
     assert!(!engine.is_done(stuck));
 }
 
 #[test]
-fn each_channel_and_the_sends_between_two_ranks_have_a_link_of_their_own() {
+fn a_send_takes_the_link_for_sends_and_none_of_a_channel() {
     let small = [7; 16];
-    // One host: there are more channels than groups.
+    // One host, so that there are more channels than groups: links have a place by channel.
     let topology = Topology::new(&[0, 0, 0], 2);
     let (mut engine, mut numbers, mut readers) = alone_on(topology, &Pool::new(8), &Recorder::heap());
     readers.truncate(1);
@@ -91,6 +101,7 @@ fn each_channel_and_the_sends_between_two_ranks_have_a_link_of_their_own() {
 
 #[test]
 fn an_operation_gives_its_slot_back_where_nobody_turns_it_and_where_it_has_failed() {
+    let mut output = [0; 16];
     let large = vec![0; 8 << 20];
     for (fails, is_send) in [(false, false), (false, true), (true, false), (true, true)] {
         let pool = Pool::new(1);
@@ -100,9 +111,9 @@ fn an_operation_gives_its_slot_back_where_nobody_turns_it_and_where_it_has_faile
             send(&mut engine, &mut numbers, &large, 1);
             settle(&mut engine);
         } else {
-            others = scatter(&mut engine, &mut numbers).1;
+            others = scatter(&mut engine, &mut numbers, &mut output).1;
         }
-        assert!(engine.claims().all(|(_, claim)| claim.holds()));
+        assert!(engine.claims().any(|(_, claim)| claim.holds()));
         if fails {
             engine.stop(gone())
         } else {
@@ -218,11 +229,13 @@ fn of_sends_to_several_ranks_the_one_that_was_called_first_is_under_way() {
 }
 
 #[test]
-fn a_failure_between_two_calls_and_one_in_a_call_leave_evidence() {
-    let large = vec![0; 8 << 20];
+fn a_failure_leaves_evidence_also_between_two_calls() {
+    let (large, small) = (vec![0; 8 << 20], [0; 16]);
     for is_in_call in [false, true] {
         let recorder = Recorder::heap();
         let (mut engine, mut numbers, _readers) = alone_in(&recorder);
+        send(&mut engine, &mut numbers, &small, 2);
+        settle(&mut engine);
         if is_in_call {
             send(&mut engine, &mut numbers, &large, 1);
             settle(&mut engine);

@@ -230,13 +230,14 @@ fn a_rank_that_lets_nobody_in_for_long_is_tried_again() {
 fn only_processes_with_ranks_of_the_communicator_tell_it_something() {
     let (_next, next) = busy();
     let task = start(0xd4, vec![here(1), next], [None, None]);
-    let (trouble, text) = (Trouble::Aborted, "told to".to_string());
-    let decision = Decision { trouble, by: Rank(1), about: Rank(1), other: None, text };
+    let decision = |about| {
+        let (trouble, by, text) = (Trouble::Aborted, Rank(1), "told to".to_string());
+        GossipMessage::Decision(Decision { trouble, by, about: Rank(about), other: None, text })
+    };
     let [post] = &posts_of(CommId(0xd4))[..] else { panic!("one post") };
-    // A message from another process of this host, and one of this process.
-    post.put(Some(77), GossipMessage::Decision(decision.clone()));
-    assert_eq!(decided(&task, Duration::from_millis(300)), None);
-    post.put(None, GossipMessage::Decision(decision));
+    // Of another process of this host, and of this one. They are taken in this order.
+    post.put(Some(77), decision(0));
+    post.put(None, decision(1));
     assert_eq!(decided(&task, Duration::from_secs(20)), Some((Trouble::Aborted, Rank(1))));
 }
 
@@ -402,7 +403,7 @@ fn where_no_ring_is_needed_its_streams_end_when_the_neighbour_has_left_the_boots
 #[test]
 fn a_stream_of_the_ring_that_ends_without_a_word_is_a_death() {
     let (ring, theirs) = behind();
-    let task = start(0xc6, vec![here(1), here(2)], [Some(ring), None]);
+    let task = start(0xd6, vec![here(1), here(2)], [Some(ring), None]);
     drop(theirs);
     assert_eq!(decided(&task, Duration::from_secs(20)), Some((Trouble::Died, Rank(1))));
 }
