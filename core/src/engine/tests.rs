@@ -260,6 +260,7 @@ fn what_the_look_before_a_sleep_finds_awaited_is_noted() {
     assert_eq!(engine.turn_before_sleep(&|| Raw(200)), Progress::Blocked);
     let noted = engine.noted.iter().map(|(wait, since)| (wait.peer, *since));
     assert_eq!(noted.collect::<Vec<_>>(), [(Rank(1), Raw(100)), (Rank(2), Raw(200))]);
+    assert_eq!(engine.waits_since(), Some(Raw(100)), "the oldest");
 }
 
 #[test]

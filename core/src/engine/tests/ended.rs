@@ -4,6 +4,7 @@ use super::*;
 use crate::clock;
 use crate::collective::OwnedTerms;
 use crate::memory::Borrowed;
+use crate::snapshot;
 
 /// One of two ranks, with streams to and from the other: for collectives, and for sends.
 struct One {
@@ -166,4 +167,34 @@ fn a_receive_waits_for_itself_and_not_for_a_collective() {
     sender.call(send, None, (&[7; 16], &mut []), at(5));
     assert!(sender.turn(at(5)) && reader.turn(at(5)));
     assert_eq!((reader.kept("Recv"), reader.kept("Broadcast")), ((4, 3), (0, 0)));
+}
+
+#[test]
+fn each_end_of_a_link_tells_its_direction() {
+    for (one, peer) in One::both().iter().zip([1, 0]) {
+        let seen = one.recorder.reader().snapshot().unwrap();
+        let mut ends: Vec<_> =
+            seen.comms[0].links.iter().map(|link| (link.channel, link.peer, link.direction)).collect();
+        ends.sort_by_key(|(channel, _, way)| (*channel, *way == snapshot::Direction::Recv));
+        let of = |channel| {
+            [snapshot::Direction::Send, snapshot::Direction::Recv].map(|way| (channel, Some(Rank(peer)), way))
+        };
+        assert_eq!(ends, [of(ChannelId(0)), of(ChannelId::P2P)].concat());
+    }
+}
+
+#[test]
+fn a_failure_ends_all_collectives_that_were_called() {
+    let [mut reader, _root] = One::both();
+    let mut outputs = [[0; 16]; 2];
+    for output in &mut outputs {
+        reader.call(request(CollKind::Broadcast, 16, false), None, (&[], output), Raw(0));
+    }
+    let cause = Cause::Link(LinkFault::Gone);
+    reader.engine.fail(Failure { cause, op: None, peer: None, channel: None }, Raw(0));
+    let failed = reader.engine.events().0.iter().filter_map(|event| match event {
+        Event::OpFailed { seq, .. } => Some(*seq),
+        _ => None,
+    });
+    assert_eq!(failed.collect::<Vec<_>>(), [1, 2]);
 }

@@ -22,6 +22,7 @@ fn a_new_neighbour_is_told_all_that_a_rank_knows() {
         GossipMessage::Finish { rank: Rank(2), tally: Tally { calls: 3, ..Tally::default() } },
         GossipMessage::Farewell { rank: Rank(3) },
         GossipMessage::Called { from: Rank(0), to: Rank(4), call: question, hops: 4 },
+        GossipMessage::Called { from: Rank(4), to: Rank(0), call: question, hops: 4 },
         GossipMessage::Share(share(2, &[3, 5], 0)),
     ];
     for message in &known {
