@@ -225,7 +225,8 @@ impl Client {
         Self::greet(unix::connect(Name::Path(path)), path, ANSWER_WITHIN)
     }
 
-    /// Like [`connect`](Self::connect), with another timeout for each answer; for tests and the bench.
+    /// Like [`connect`](Self::connect), with another timeout for each answer. For tests and the
+    /// bench.
     ///
     /// # Errors
     /// As `connect`.

@@ -354,6 +354,15 @@ fn each_fault_is_named() {
         let rejection = fault_of(|p| p[0][0][0].sources[0] = spoil);
         assert!(rejection.to_string().contains(what), "{what}: {rejection}");
     }
+    let twice = fault_of(|p| {
+        let source = p[0][0][1].sources[1];
+        p[0][0][1].sources.push(source);
+    });
+    assert!(matches!(twice.fault, Fault::Malformed(..)), "{twice}");
+}
+
+#[test]
+fn each_fault_of_a_step_by_itself_is_named() {
     let spoils = [
         ("destinations without a source", (|step| step.sources.clear()) as fn(&mut Step)),
         ("a copy of 2 sources", |step| step.sources.push(Operand::Output { at: 0 })),
@@ -373,11 +382,6 @@ fn each_fault_is_named() {
     }
     let channels = fault_of(|p| p[1].push(Vec::new()));
     assert!(channels.to_string().contains("different numbers of channels"), "{channels}");
-    let twice = fault_of(|p| {
-        let source = p[0][0][1].sources[1];
-        p[0][0][1].sources.push(source);
-    });
-    assert!(matches!(twice.fault, Fault::Malformed(..)), "{twice}");
 }
 
 #[test]
