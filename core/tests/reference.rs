@@ -376,9 +376,9 @@ fn swaps(comm: &Communicator, cases: &mut u64) {
         return;
     }
     // The first time the link may not be up yet, which copies.
-    for round in 0..4 {
+    for round in 0..2 {
         let region = |at: fn(u32, usize, u64) -> i64| {
-            Region::new((0..50_000).map(|i| i32::of(at(me, i, round))).collect::<Vec<_>>())
+            Region::new((0..1_000_000).map(|i| i32::of(at(me, i, round))).collect::<Vec<_>>())
         };
         let sent = comm.send_async(region(given::<i32>), Rank(peer)).unwrap();
         let received = comm.recv_async(region(|_, _, _| 96), Rank(peer)).unwrap().wait().unwrap();
