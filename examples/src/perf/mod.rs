@@ -35,7 +35,7 @@ pub mod sizes;
 use std::error::Error;
 use std::fmt;
 
-use ccl::{Communicator, ReduceOp};
+use ccl::{Communicator, ReduceOp, Settings};
 use ccl_exporters::bandwidth;
 
 use caller::{Caller, Placement};
@@ -70,7 +70,7 @@ impl Error for Usage {}
 pub fn run(options: &Options) -> Outcome<Report> {
     options.verify(ranks::is_launched()).map_err(Usage)?;
     if options.nthreads > 1 {
-        return ranks::in_threads(options.nthreads, |comm| run_rank(comm, options));
+        return ranks::in_threads(options.nthreads, &Settings::of_process()?, |comm| run_rank(comm, options));
     }
     run_rank(Communicator::from_env()?, options)
 }

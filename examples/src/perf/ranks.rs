@@ -24,10 +24,15 @@ pub fn is_launched() -> bool {
 /// # Errors
 /// The error of the first rank that has one. A rank to which the system refused something comes
 /// before the others, which fail because of it.
-pub fn in_threads<R: Send>(nranks: u32, body: impl Fn(Communicator) -> Outcome<R> + Sync) -> Outcome<R> {
+pub fn in_threads<R: Send>(
+    nranks: u32,
+    settings: &Settings,
+    body: impl Fn(Communicator) -> Outcome<R> + Sync,
+) -> Outcome<R> {
     // The root lives until all have joined.
-    let (id, _root) = create_id(&Settings::of_process()?)?;
-    let rank = |rank| body(Communicator::init(&id, rank, nranks, Config::default())?);
+    let (id, _root) = create_id(settings)?;
+    let config = Config { settings: Some(settings.clone()), ..Config::default() };
+    let rank = |rank| body(Communicator::init(&id, rank, nranks, config.clone())?);
     thread::scope(|scope| {
         let rank = &rank;
         let all: Vec<_> = (0..nranks).map(|at| scope.spawn(move || rank(at))).collect();

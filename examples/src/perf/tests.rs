@@ -1,15 +1,23 @@
 //! Whole runs, whose ranks are threads of the test.
 
 use ccl::Collective;
+use ccl::config::Key;
 use clap::Parser;
 
 use super::*;
+
+/// Settings with which nothing is made in the user's folders.
+fn unobserved() -> Settings {
+    let mut settings = Settings::default();
+    settings.set(Key::Observe, "0").expect("a valid value");
+    settings
+}
 
 /// The report of rank 0, which prints nothing.
 fn run(line: &str) -> Outcome<Report> {
     let options = Options::parse_from(std::iter::once("ccl-perf").chain(line.split_whitespace()));
     options.verify(false).map_err(Usage)?;
-    ranks::in_threads(options.nthreads, |comm| {
+    ranks::in_threads(options.nthreads, &unobserved(), |comm| {
         let report = measure(&comm, &options, false);
         comm.finish()?;
         report
@@ -110,7 +118,7 @@ fn wrong_of(name: &str, placement: Placement, faulty: fn(&mut Entry<i32>)) -> u6
     let options = Options::parse_from(line);
     let mut entry = entries::table().into_iter().find(|entry| entry.name == name).expect("an entry");
     faulty(&mut entry);
-    let measured = ranks::in_threads(3, |comm| {
+    let measured = ranks::in_threads(3, &unobserved(), |comm| {
         let own = Caller::new(entry.sharing, placement, comm.rank().0, 3, 100);
         let case = Case::new(&comm, &options, &entry, placement, Caller { root: 1, ..own });
         let measured = case.expect("a call").run(&mut false)?;
