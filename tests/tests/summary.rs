@@ -86,6 +86,7 @@ fn nothing_may_be_left_behind() {
         (beside.as_str(), true),
         ("mkdir $HOME/ccl-0 && : >$HOME/ccl-0/99999999-1-1.rec", false),
         ("mktemp -d", false),
+        ("mkdir ${CCL_RUNTIME_DIR:?}/ccl-0", false),
     ] {
         let output = run(&[], PASSED, does);
         let said = text(&output);
