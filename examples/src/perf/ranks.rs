@@ -19,7 +19,8 @@ pub fn is_launched() -> bool {
     ["RANK", "WORLD_SIZE"].iter().any(|name| ccl::config::environment(name).is_some())
 }
 
-/// Runs `body` as each of `nranks` ranks of a job, in a thread each; returns what rank 0 returns.
+/// Runs `body` as each of `nranks` ranks of a job with these settings, in a thread each; returns
+/// what rank 0 returns.
 ///
 /// # Errors
 /// The error of the first rank that has one. A rank to which the system refused something comes
